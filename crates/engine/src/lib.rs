@@ -1,0 +1,1 @@
+//! Loads a model, records its plan, runs it.

@@ -1,0 +1,1 @@
+//! GGUF container, tensor types and block formats.

@@ -1,0 +1,1 @@
+//! Kernels: WGSL and their CPU references.
