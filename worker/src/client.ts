@@ -1,0 +1,417 @@
+/**
+ * The public API: an engine in a worker of its own.
+ *
+ * ```ts
+ * const engine = await createEngine();
+ * await engine.load("/models/tiny-geo.gguf");
+ * const answer = await engine.chat.completions.create({ messages: [{ role: "user", content: "Hello" }] });
+ * ```
+ */
+
+import {
+  chunkMapper,
+  collectCompletion,
+  type ChatCompletion,
+  type ChatCompletionChunk,
+  type ChatCompletionParams,
+} from "./chat.js";
+import { Connection, type CallListeners } from "./connection.js";
+import { abortError, EngineError } from "./errors.js";
+import type { Method, NamedBlob, Params, Result, SourceParts } from "./protocol.js";
+import { StepStream } from "./step-stream.js";
+import type {
+  BackendChoice,
+  DeviceInfo,
+  EngineStats,
+  GenerationRequest,
+  GenerationStep,
+  KernelCheck,
+  Message,
+  ModelInfo,
+  ModelOptions,
+  Progress,
+  Rendering,
+  Tool,
+} from "./types.js";
+
+export type * from "./chat.js";
+export { ERROR_CODES, EngineError, isAbortError, isErrorCode, type ErrorCode } from "./errors.js";
+export type * from "./types.js";
+
+/** How an engine is made. */
+export interface CreateEngineOptions {
+  /** Default `auto`. */
+  readonly backend?: BackendChoice;
+  /** Address of the worker's script, where a bundler has not placed it. */
+  readonly workerUrl?: string | URL;
+  /** Makes the worker; takes precedence over `workerUrl`. Called again when a worker is replaced. */
+  readonly worker?: () => Worker;
+  /** Address of the wasm file, where it does not lie as in the package. */
+  readonly wasmUrl?: string | URL;
+  /** Lower limits than the device's, in bytes. For tests of small devices. */
+  readonly maxBindingBytes?: number;
+  readonly maxBufferBytes?: number;
+  /** Receives every event, from the first moment on. */
+  readonly onEvent?: (event: EngineEvent) => void;
+}
+
+/** An address, a local file, or all parts of a split model in either form. */
+export type ModelSource = string | URL | Blob | readonly (string | URL)[] | readonly Blob[];
+
+/** How a model is loaded. */
+export interface LoadOptions extends ModelOptions {
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (progress: Progress) => void;
+}
+
+/** What happens besides the answers to requests. */
+export type EngineEvent =
+  | { readonly type: "progress"; readonly progress: Progress }
+  /** The graphics device is gone; the next request starts a new worker and reloads the model. */
+  | { readonly type: "devicelost"; readonly error: EngineError }
+  /** Something worth knowing, such as a worker that was replaced after a fault. */
+  | { readonly type: "notice"; readonly message: string; readonly error?: EngineError };
+
+type EventOf<T extends EngineEvent["type"]> = Extract<EngineEvent, { type: T }>;
+
+/** Makes an engine and waits until it is ready to load a model. */
+export async function createEngine(options: CreateEngineOptions = {}): Promise<Engine> {
+  const engine = new Engine(options);
+  await engine.start();
+  return engine;
+}
+
+/** An engine in a worker. Requests are carried out one at a time, in order. */
+export class Engine {
+  /** OpenAI's way to ask for an answer. */
+  readonly chat = {
+    completions: {
+      create: ((params: ChatCompletionParams) => this.#complete(params)) as CreateCompletion,
+    },
+  };
+  readonly #options: CreateEngineOptions;
+  readonly #listeners = new Set<(event: EngineEvent) => void>();
+  #connection: Promise<Connection> | undefined;
+  #device: DeviceInfo | undefined;
+  #model: ModelInfo | undefined;
+  /** The last model that was loaded, for a worker that takes the place of a failed one. */
+  #lastLoad: Params<"load"> | undefined;
+  #reloading: Promise<ModelInfo> | undefined;
+  #isTerminated = false;
+
+  /** Use `createEngine`. */
+  constructor(options: CreateEngineOptions) {
+    this.#options = options;
+    if (options.onEvent !== undefined) {
+      this.#listeners.add(options.onEvent);
+    }
+  }
+
+  /** Starts the worker. `createEngine` has done so. */
+  async start(): Promise<void> {
+    await this.#connect();
+  }
+
+  /** The device, as long as there is a worker. */
+  get device(): DeviceInfo | undefined {
+    return this.#device;
+  }
+
+  /** The model that requests are answered with. */
+  get model(): ModelInfo | undefined {
+    return this.#model;
+  }
+
+  /**
+   * Loads a model in place of the present one. A source that does not even open leaves the present
+   * model as it is; after any later failure or an abort no model is loaded.
+   */
+  async load(source: ModelSource, options: LoadOptions = {}): Promise<ModelInfo> {
+    const { signal, onProgress, ...modelOptions } = options;
+    const params: Params<"load"> = { source: sourceParts(source), options: modelOptions };
+    const connection = await this.#connect();
+    return this.#load(connection, params, { signal, onProgress });
+  }
+
+  /** Frees the model's memory. */
+  async unload(): Promise<void> {
+    const connection = await this.#connect();
+    await connection.call("unload", null);
+    this.#model = undefined;
+    this.#lastLoad = undefined;
+  }
+
+  /**
+   * Generates from messages, text or token ids, step by step. Leaving the loop early aborts the
+   * run, and so does the signal.
+   */
+  generate(request: GenerationRequest, options: { readonly signal?: AbortSignal } = {}): AsyncIterableIterator<GenerationStep> {
+    return this.#run(request, options.signal, (step) => step);
+  }
+
+  /**
+   * Teacher-forced logits at every position, row-major `[tokens, vocabulary]`, from a fresh
+   * session. `chunk` is the number of tokens read at once; it changes nothing but rounding.
+   */
+  score(ids: Uint32Array | readonly number[], options: { readonly chunk?: number; readonly signal?: AbortSignal } = {}): Promise<Float32Array> {
+    const { chunk = 512, signal } = options;
+    return this.#request("score", { ids: Uint32Array.from(ids), chunk }, { signal });
+  }
+
+  /** Token ids of a text. With `parseSpecial`, names of special tokens in it become those tokens. */
+  tokenize(text: string, options: { readonly parseSpecial?: boolean } = {}): Promise<Uint32Array> {
+    return this.#request("tokenize", { text, parse_special: options.parseSpecial ?? false });
+  }
+
+  /** A conversation as the model's chat template writes it. */
+  render(
+    messages: readonly Message[],
+    options: { readonly tools?: readonly Tool[]; readonly enable_thinking?: boolean } = {},
+  ): Promise<Rendering> {
+    return this.#request("render", defined({ messages, ...options }));
+  }
+
+  /** Every kernel against its CPU reference; `filter` picks kernels by a part of their name. */
+  checkKernels(filter?: string): Promise<readonly KernelCheck[]> {
+    return this.#request("check_kernels", defined({ filter }), {}, false);
+  }
+
+  /** Memory and counters. */
+  stats(): Promise<EngineStats> {
+    return this.#request("stats", null, {}, false);
+  }
+
+  /** Forgets the conversation that is kept for reuse. The model stays. */
+  async reset(): Promise<void> {
+    await this.#request("reset", null);
+  }
+
+  /** Ends the worker and every pending request. The engine cannot be used again. */
+  terminate(): void {
+    this.#isTerminated = true;
+    const connection = this.#connection;
+    this.#forgetWorker();
+    this.#lastLoad = undefined;
+    void connection?.then(
+      (open) => open.close(new EngineError("aborted")),
+      () => undefined,
+    );
+  }
+
+  /** Listens to events of one type; the result stops it. */
+  on<T extends EngineEvent["type"]>(type: T, listener: (event: EventOf<T>) => void): () => void {
+    const filtered = (event: EngineEvent): void => {
+      if (event.type === type) {
+        listener(event as EventOf<T>);
+      }
+    };
+    this.#listeners.add(filtered);
+    return () => void this.#listeners.delete(filtered);
+  }
+
+  #complete(params: ChatCompletionParams): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
+    const { signal, stream = false, stop, ...rest } = params;
+    if (signal?.aborted === true) {
+      return Promise.reject(abortError());
+    }
+    const request: GenerationRequest = {
+      ...rest,
+      ...(stop === undefined ? {} : { stop: typeof stop === "string" ? [stop] : stop }),
+    };
+    const model = this.#model?.name ?? "";
+    return stream
+      ? Promise.resolve(this.#run(request, signal, chunkMapper(model)))
+      : collectCompletion(
+          this.#run(request, signal, (step) => step),
+          model,
+        );
+  }
+
+  /** Starts a generation whose steps, mapped, come out of the stream; undefined ones are left out. */
+  #run<T>(
+    request: GenerationRequest,
+    signal: AbortSignal | undefined,
+    map: (step: GenerationStep) => T | undefined,
+  ): StepStream<T> {
+    const controller = new AbortController();
+    const abort = (): void => controller.abort();
+    if (signal?.aborted === true) {
+      abort();
+    }
+    signal?.addEventListener("abort", abort, { once: true });
+    const stream = new StepStream<T>(abort);
+    this.#request("generate", defined(request), {
+      signal: controller.signal,
+      onStep: (step) => {
+        const value = map(step);
+        if (value !== undefined) {
+          stream.push(value);
+        }
+      },
+      onProgress: (progress) => this.#emit({ type: "progress", progress }),
+    })
+      .then(
+        () => stream.close(),
+        (error: unknown) => stream.fail(error),
+      )
+      .finally(() => signal?.removeEventListener("abort", abort));
+    return stream;
+  }
+
+  /** Sends a request to a worker that has the model, starting and loading one where it is needed. */
+  async #request<M extends Method>(
+    method: M,
+    params: Params<M>,
+    listeners: CallListeners = {},
+    needsModel = true,
+  ): Promise<Result<M>> {
+    // An open connection must be used in the same turn: the order of calls is the order of work.
+    const connection = await this.#connect();
+    if (needsModel && this.#model === undefined && this.#lastLoad !== undefined) {
+      await abortable(this.#reload(connection), listeners.signal);
+    }
+    return connection.call(method, params, listeners);
+  }
+
+  #connect(): Promise<Connection> {
+    if (this.#isTerminated) {
+      return Promise.reject(new EngineError("aborted"));
+    }
+    this.#connection ??= this.#open();
+    return this.#connection;
+  }
+
+  async #open(): Promise<Connection> {
+    const { backend = "auto", workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes } = this.#options;
+    const create =
+      worker ??
+      (workerUrl === undefined
+        ? () => new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "signbit" })
+        : () => new Worker(workerUrl, { type: "module", name: "signbit" }));
+    try {
+      const { connection, device } = await Connection.open(
+        create,
+        defined({
+          backend,
+          max_binding_bytes: maxBindingBytes,
+          max_buffer_bytes: maxBufferBytes,
+          wasm_url: wasmUrl === undefined ? undefined : absoluteUrl(wasmUrl),
+        }),
+        (error) => this.#lose(error),
+      );
+      this.#device = device;
+      return connection;
+    } catch (error) {
+      this.#connection = undefined;
+      throw error;
+    }
+  }
+
+  /** Loads the last model once, however many requests wait for it. */
+  #reload(connection: Connection): Promise<ModelInfo> {
+    const params = this.#lastLoad;
+    if (params === undefined) {
+      return Promise.reject(new EngineError("invalid_request", { detail: "No model is loaded." }));
+    }
+    this.#reloading ??= this.#load(connection, params, {}).finally(() => {
+      this.#reloading = undefined;
+      // A reload that failed is tried again by the next request.
+      this.#lastLoad ??= params;
+    });
+    return this.#reloading;
+  }
+
+  async #load(connection: Connection, params: Params<"load">, listeners: CallListeners): Promise<ModelInfo> {
+    const onProgress = (progress: Progress): void => {
+      // The first report means that the old model has made room.
+      this.#model = undefined;
+      this.#lastLoad = undefined;
+      listeners.onProgress?.(progress);
+      this.#emit({ type: "progress", progress });
+    };
+    const model = await connection.call("load", params, { signal: listeners.signal, onProgress });
+    this.#model = model;
+    this.#lastLoad = params;
+    return model;
+  }
+
+  /** The worker is gone. The next request starts another and loads the model again. */
+  #lose(error: EngineError): void {
+    this.#forgetWorker();
+    if (error.code === "device_lost") {
+      this.#emit({ type: "devicelost", error });
+    }
+    this.#emit({
+      type: "notice",
+      message: "The engine's worker failed. The next request starts a new one and reloads the model.",
+      error,
+    });
+  }
+
+  #forgetWorker(): void {
+    this.#connection = undefined;
+    this.#device = undefined;
+    this.#model = undefined;
+  }
+
+  #emit(event: EngineEvent): void {
+    for (const listener of this.#listeners) {
+      listener(event);
+    }
+  }
+}
+
+/** `chat.completions.create`: a stream of chunks where `stream` is true, else the whole answer. */
+export interface CreateCompletion {
+  (params: ChatCompletionParams & { readonly stream: true }): Promise<AsyncIterable<ChatCompletionChunk>>;
+  (params: ChatCompletionParams & { readonly stream?: false }): Promise<ChatCompletion>;
+  (params: ChatCompletionParams): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>>;
+}
+
+function sourceParts(source: ModelSource): SourceParts {
+  const items: readonly (string | URL | Blob)[] =
+    typeof source === "string" || source instanceof URL || source instanceof Blob ? [source] : source;
+  const urls: string[] = [];
+  const blobs: NamedBlob[] = [];
+  for (const item of items) {
+    if (item instanceof Blob) {
+      blobs.push({ name: item instanceof File ? item.name : "the file", blob: item });
+    } else {
+      urls.push(absoluteUrl(item));
+    }
+  }
+  return blobs.length > 0 ? { kind: "blobs", blobs } : { kind: "urls", urls };
+}
+
+/** Relative to the page: the worker's own base is its script. */
+function absoluteUrl(url: string | URL): string {
+  try {
+    return new URL(url, typeof document === "undefined" ? location.href : document.baseURI).href;
+  } catch (cause) {
+    throw new EngineError("invalid_request", { detail: `"${String(url)}" is not an address.`, cause });
+  }
+}
+
+/** `promise`, left early when the signal aborts. */
+function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) {
+    return promise;
+  }
+  return new Promise((resolve, reject) => {
+    const abort = (): void => reject(abortError());
+    if (signal.aborted) {
+      abort();
+    }
+    signal.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}
+
+/** `T` with optional instead of undefined members: the engine tells an absent field from an undefined one. */
+type Defined<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
+  [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
+};
+
+function defined<T extends object>(value: T): Defined<T> {
+  return Object.fromEntries(Object.entries(value).filter(([, member]) => member !== undefined)) as Defined<T>;
+}

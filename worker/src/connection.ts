@@ -1,0 +1,198 @@
+/** One worker from its start to its end: pairs requests with responses and notices its death. */
+
+import { abortError, deserializeError, EngineError, type SerializedError } from "./errors.js";
+import type { Method, Params, Request, Response, Result } from "./protocol.js";
+import type { DeviceInfo, GenerationStep, Progress } from "./types.js";
+
+/** What a request reports before it is answered. */
+export interface CallListeners {
+  readonly signal?: AbortSignal | undefined;
+  readonly onProgress?: ((progress: Progress) => void) | undefined;
+  readonly onStep?: ((step: GenerationStep) => void) | undefined;
+}
+
+interface Pending {
+  resolve(value: Result<Method>): void;
+  reject(error: Error): void;
+  readonly listeners: CallListeners;
+}
+
+/** A script that takes longer than this to start will not start, in milliseconds. */
+const START_TIMEOUT_MS = 60_000;
+
+export class Connection {
+  readonly #worker: Worker;
+  readonly #pending = new Map<number, Pending>();
+  readonly #whenDead: (error: EngineError) => void;
+  readonly #watch = new AbortController();
+  #nextId = 1;
+  #death: EngineError | undefined;
+
+  private constructor(worker: Worker, whenDead: (error: EngineError) => void) {
+    this.#worker = worker;
+    this.#whenDead = whenDead;
+  }
+
+  /**
+   * Starts a worker and its engine. `whenDead` is called at most once, when the worker has failed
+   * for good after a successful start; it is not called by `close`.
+   */
+  static async open(
+    createWorker: () => Worker,
+    params: Params<"init">,
+    whenDead: (error: EngineError) => void,
+  ): Promise<{ readonly connection: Connection; readonly device: DeviceInfo }> {
+    const worker = createWorker();
+    let lifeLock: string;
+    try {
+      lifeLock = await ready(worker);
+    } catch (error) {
+      worker.terminate();
+      throw error;
+    }
+    let isOpen = false;
+    const connection = new Connection(worker, (error) => {
+      if (isOpen) {
+        whenDead(error);
+      }
+    });
+    worker.addEventListener("message", (event: MessageEvent<Response>) => connection.#receive(event.data));
+    worker.addEventListener("error", (event) => {
+      event.preventDefault();
+      connection.#die(new EngineError("internal", { detail: event.message }));
+    });
+    connection.#watchLife(lifeLock);
+    try {
+      const device = await connection.call("init", params);
+      isOpen = true;
+      return { connection, device };
+    } catch (error) {
+      connection.close(new EngineError("aborted"));
+      throw error;
+    }
+  }
+
+  /** Sends a request and resolves with its result. */
+  call<M extends Method>(method: M, params: Params<M>, listeners: CallListeners = {}): Promise<Result<M>> {
+    const { signal } = listeners;
+    if (this.#death !== undefined) {
+      return Promise.reject(this.#death);
+    }
+    if (signal?.aborted === true) {
+      return Promise.reject(abortError());
+    }
+    const id = this.#nextId;
+    this.#nextId += 1;
+    const abort = (): void => this.#post({ id, method: "abort" });
+    signal?.addEventListener("abort", abort, { once: true });
+    const answer = new Promise<Result<Method>>((resolve, reject) => {
+      this.#pending.set(id, { resolve, reject, listeners });
+    });
+    // The compiler cannot see that a method and its own parameters make one member of the union.
+    this.#post({ id, method, params } as Request);
+    return answer.finally(() => signal?.removeEventListener("abort", abort)) as Promise<Result<M>>;
+  }
+
+  /** Ends the worker; pending requests reject with `reason`. */
+  close(reason: EngineError): void {
+    if (this.#death !== undefined) {
+      return;
+    }
+    this.#death = reason;
+    this.#watch.abort();
+    this.#worker.terminate();
+    for (const { reject } of this.#pending.values()) {
+      reject(reason);
+    }
+    this.#pending.clear();
+  }
+
+  #post(request: Request): void {
+    this.#worker.postMessage(request);
+  }
+
+  #receive(response: Response): void {
+    switch (response.type) {
+      case "ready":
+        return;
+      case "progress":
+        this.#pending.get(response.id)?.listeners.onProgress?.(response.progress);
+        return;
+      case "step":
+        this.#pending.get(response.id)?.listeners.onStep?.(response.step);
+        return;
+      case "result":
+        this.#take(response.id)?.resolve(response.value);
+        return;
+      case "error":
+        this.#fail(this.#take(response.id), response.error);
+        return;
+      case "fault":
+        this.#fail(undefined, response.error);
+        return;
+    }
+  }
+
+  #take(id: number): Pending | undefined {
+    const pending = this.#pending.get(id);
+    this.#pending.delete(id);
+    return pending;
+  }
+
+  #fail(pending: Pending | undefined, serialized: SerializedError): void {
+    const error = deserializeError(serialized);
+    pending?.reject(error);
+    if (serialized.fatal && error instanceof EngineError) {
+      this.#die(error);
+    }
+  }
+
+  #die(error: EngineError): void {
+    if (this.#death === undefined) {
+      this.close(error);
+      this.#whenDead(error);
+    }
+  }
+
+  /** The worker holds the lock as long as it lives, so getting it means that the worker is gone. */
+  #watchLife(lock: string): void {
+    navigator.locks
+      .request(lock, { signal: this.#watch.signal }, () => {
+        this.#die(new EngineError("internal", { detail: "Its worker was ended from outside." }));
+      })
+      .catch(() => undefined);
+  }
+}
+
+/** Resolves when the worker's script runs, with the name of the lock it holds. */
+function ready(worker: Worker): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const fail = (detail: string): void => {
+      settle();
+      reject(
+        new EngineError("internal", {
+          detail,
+          hint: "The worker's script must be served from the page's own origin, and its content security policy must allow 'wasm-unsafe-eval'.",
+        }),
+      );
+    };
+    const onMessage = (event: MessageEvent<Response>): void => {
+      if (event.data.type === "ready") {
+        settle();
+        resolve(event.data.life_lock);
+      }
+    };
+    const onError = (event: ErrorEvent): void => {
+      event.preventDefault();
+      fail(`The worker's script could not be started. ${event.message ?? ""}`.trim());
+    };
+    const timer = setTimeout(() => fail("The worker's script did not start in time."), START_TIMEOUT_MS);
+    const settle = (): void => {
+      clearTimeout(timer);
+      worker.removeEventListener("message", onMessage);
+      worker.removeEventListener("error", onError);
+    };
+    worker.addEventListener("message", onMessage);
+    worker.addEventListener("error", onError);
+  });
+}

@@ -1,0 +1,89 @@
+/**
+ * What page and worker say to each other. Every request has an id; every request but `abort` is
+ * answered by any number of `progress` and `step` responses and exactly one `result` or `error`
+ * with the same id. The worker carries out one request at a time, in the order of arrival.
+ */
+
+import type { SerializedError } from "./errors.js";
+import type {
+  BackendChoice,
+  DeviceInfo,
+  EngineStats,
+  GenerationRequest,
+  GenerationStep,
+  KernelCheck,
+  Message,
+  ModelInfo,
+  ModelOptions,
+  Progress,
+  Rendering,
+  Tool,
+} from "./types.js";
+
+/** A model as addresses or as local files: one, or all parts of a split model. */
+export type SourceParts =
+  | { readonly kind: "urls"; readonly urls: readonly string[] }
+  | { readonly kind: "blobs"; readonly blobs: readonly NamedBlob[] };
+
+/** A local file. The name is kept apart because a `Blob` has none. */
+export interface NamedBlob {
+  readonly name: string;
+  readonly blob: Blob;
+}
+
+/** Parameters and result of each method. */
+export interface Methods {
+  init: {
+    params: {
+      readonly backend: BackendChoice;
+      readonly max_binding_bytes?: number;
+      readonly max_buffer_bytes?: number;
+      readonly wasm_url?: string;
+    };
+    result: DeviceInfo;
+  };
+  load: { params: { readonly source: SourceParts; readonly options: ModelOptions }; result: ModelInfo };
+  unload: { params: null; result: null };
+  generate: { params: GenerationRequest; result: null };
+  tokenize: { params: { readonly text: string; readonly parse_special: boolean }; result: Uint32Array };
+  render: {
+    params: {
+      readonly messages: readonly Message[];
+      readonly tools?: readonly Tool[];
+      readonly enable_thinking?: boolean;
+    };
+    result: Rendering;
+  };
+  score: { params: { readonly ids: Uint32Array; readonly chunk: number }; result: Float32Array };
+  check_kernels: { params: { readonly filter?: string }; result: readonly KernelCheck[] };
+  stats: { params: null; result: EngineStats };
+  reset: { params: null; result: null };
+}
+
+export type Method = keyof Methods;
+export type Params<M extends Method> = Methods[M]["params"];
+export type Result<M extends Method> = Methods[M]["result"];
+
+/** A request for the method `M`. */
+export interface Call<M extends Method> {
+  readonly id: number;
+  readonly method: M;
+  readonly params: Params<M>;
+}
+
+/** Page to worker. */
+export type Request =
+  | { readonly [M in Method]: Call<M> }[Method]
+  /** Ends the request with this id, wherever it is; nothing happens when it is already over. */
+  | { readonly id: number; readonly method: "abort" };
+
+/** Worker to page. */
+export type Response =
+  /** The script runs; requests may be sent. The worker holds the lock `life_lock` as long as it lives. */
+  | { readonly type: "ready"; readonly life_lock: string }
+  | { readonly type: "progress"; readonly id: number; readonly progress: Progress }
+  | { readonly type: "step"; readonly id: number; readonly step: GenerationStep }
+  | { readonly type: "result"; readonly id: number; readonly value: Result<Method> }
+  | { readonly type: "error"; readonly id: number; readonly error: SerializedError }
+  /** A failure outside any request. */
+  | { readonly type: "fault"; readonly error: SerializedError };

@@ -1,0 +1,160 @@
+/**
+ * The values that cross between page, worker and wasm module. Field names are those of the OpenAI
+ * API and of the engine, hence snake_case.
+ */
+
+/** Where the numbers are computed; `auto` is WebGPU where there is an adapter, else the CPU. */
+export type BackendChoice = "auto" | "webgpu" | "cpu";
+
+/** The device that the engine runs on. */
+export interface DeviceInfo {
+  readonly backend: "webgpu" | "cpu";
+  readonly name: string;
+  readonly vendor: string;
+  /** A software adapter: correct, but far slower than the CPU backend. */
+  readonly is_fallback: boolean;
+  readonly features: readonly string[];
+  readonly limits: Readonly<Record<string, number>>;
+}
+
+/** Sampling settings that a model file recommends. */
+export interface SamplingDefaults {
+  readonly temperature?: number;
+  readonly top_k?: number;
+  readonly top_p?: number;
+  readonly min_p?: number;
+}
+
+/** A loaded model. */
+export interface ModelInfo {
+  readonly name: string;
+  readonly architecture: string;
+  readonly parameters: number;
+  readonly context_length: number;
+  readonly vocab_size: number;
+  readonly weight_bytes: number;
+  /** Number of tensors per weight format. */
+  readonly tensor_types: Readonly<Record<string, number>>;
+  readonly layers: number;
+  readonly has_thinking: boolean;
+  readonly sampling: SamplingDefaults;
+  readonly warnings: readonly string[];
+  readonly plan: Readonly<Record<string, unknown>>;
+}
+
+/** How a model is to be loaded. */
+export interface ModelOptions {
+  /** Tokens of context to reserve memory for; the engine chooses where it is absent. */
+  readonly context_length?: number;
+  /** Whether the file's own rope scaling is applied. */
+  readonly yarn?: "file" | "none";
+}
+
+/** Progress of a load or of reading a prompt. */
+export type Progress =
+  | {
+      readonly stage: "download";
+      /** The part of a split model, from 0. */
+      readonly part: number;
+      readonly parts: number;
+      /** Bytes of all parts so far. */
+      readonly bytes_seen: number;
+      /** Bytes of all parts, or null where a server does not say. */
+      readonly bytes_total: number | null;
+    }
+  | { readonly stage: "prepare" }
+  | { readonly stage: "prefill"; readonly tokens_done: number; readonly tokens_total: number };
+
+/** A call of a tool, as the model wrote it. */
+export interface ToolCall {
+  readonly id: string;
+  readonly type: "function";
+  readonly function: { readonly name: string; readonly arguments: string };
+}
+
+/** A tool that the model may call. */
+export interface Tool {
+  readonly type: "function";
+  readonly function: {
+    readonly name: string;
+    readonly description?: string;
+    readonly parameters?: Readonly<Record<string, unknown>>;
+  };
+}
+
+/** One turn of a conversation. */
+export type Message =
+  | { readonly role: "system" | "user"; readonly content: string }
+  | {
+      readonly role: "assistant";
+      readonly content: string | null;
+      readonly reasoning_content?: string;
+      readonly tool_calls?: readonly ToolCall[];
+    }
+  | { readonly role: "tool"; readonly content: string; readonly tool_call_id?: string };
+
+/** Sampling and stopping; what is absent takes the model's or the engine's default. */
+export interface GenerationOptions {
+  readonly max_tokens?: number;
+  readonly temperature?: number;
+  readonly top_k?: number;
+  readonly top_p?: number;
+  readonly min_p?: number;
+  readonly seed?: number;
+  readonly stop?: readonly string[];
+  /** Go on after the model's own end token. For measurements. */
+  readonly ignore_stop?: boolean;
+}
+
+/** A prompt in exactly one of three forms, and how to go on from it. */
+export interface GenerationRequest extends GenerationOptions {
+  readonly messages?: readonly Message[];
+  readonly prompt?: string;
+  readonly ids?: readonly number[];
+  readonly tools?: readonly Tool[];
+  readonly enable_thinking?: boolean;
+}
+
+/** Token counts of a generation. */
+export interface EngineUsage {
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly reasoning_tokens: number;
+  /** Prompt tokens that an earlier turn had already computed. */
+  readonly reused_tokens: number;
+}
+
+/** Why a generation ended. */
+export type FinishReason = "stop" | "length" | "tool_calls";
+
+/** One slice of a generation: a piece of the prompt read, or a few tokens written. */
+export interface GenerationStep {
+  readonly prefilled: number;
+  readonly prompt_tokens: number;
+  /** Text since the last step, never half a character. */
+  readonly content: string;
+  readonly reasoning: string;
+  readonly ids: readonly number[];
+  readonly finish_reason: FinishReason | null;
+  readonly tool_calls: readonly ToolCall[];
+  readonly usage: EngineUsage;
+}
+
+/** A conversation as the model reads it. */
+export interface Rendering {
+  readonly text: string;
+  readonly ids: Uint32Array;
+}
+
+/** One kernel compared with its CPU reference on one shape. */
+export interface KernelCheck {
+  readonly kernel: string;
+  readonly case: string;
+  readonly max_error: number;
+  readonly tolerance: number;
+  readonly ok: boolean;
+  readonly detail: string;
+}
+
+/** Memory and counters of the engine. */
+export type EngineStats = Readonly<Record<string, unknown>>;

@@ -1,0 +1,253 @@
+/**
+ * The dedicated worker: owns the wasm engine, carries out one request at a time in the order of
+ * arrival, and lets every request be aborted at any moment. Between two slices of work it gives
+ * the event loop a turn, for that is when an abort can arrive.
+ */
+
+import { abortError, EngineError, serializeError, type SerializedError } from "./errors.js";
+import { openSource } from "./model-source.js";
+import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
+import type { ModelInfo, Progress } from "./types.js";
+import { createWasmEngine, type WasmEngine } from "./wasm-engine.js";
+
+/** The part of the worker's global scope that is used; TypeScript's DOM types know windows only. */
+interface WorkerScope {
+  postMessage(message: Response, transfer?: Transferable[]): void;
+  addEventListener(type: "message", listener: (event: MessageEvent<Request>) => void): void;
+  addEventListener(type: "unhandledrejection", listener: (event: PromiseRejectionEvent) => void): void;
+}
+
+interface Job {
+  readonly call: Call<Method>;
+  readonly controller: AbortController;
+}
+
+/** Progress of a download is worth a message this often, in milliseconds. */
+const PROGRESS_INTERVAL_MS = 50;
+
+const scope = globalThis as unknown as WorkerScope;
+const queue: Job[] = [];
+let running: Job | undefined;
+let engine: WasmEngine | undefined;
+/** Set by a failure after which the module must not be touched again. */
+let fault: SerializedError | undefined;
+
+scope.addEventListener("message", ({ data }) => {
+  if (data.method === "abort") {
+    abort(data.id);
+    return;
+  }
+  queue.push({ call: data, controller: new AbortController() });
+  void drain();
+});
+
+scope.addEventListener("unhandledrejection", (event) => {
+  event.preventDefault();
+  fault = { ...serializeError(event.reason), fatal: true };
+  scope.postMessage({ type: "fault", error: fault });
+});
+
+void holdLock().then((life_lock) => scope.postMessage({ type: "ready", life_lock }));
+
+function abort(id: number): void {
+  if (running?.call.id === id) {
+    running.controller.abort();
+    return;
+  }
+  const index = queue.findIndex((job) => job.call.id === id);
+  if (index >= 0) {
+    queue.splice(index, 1);
+    scope.postMessage({ type: "error", id, error: serializeError(abortError()) });
+  }
+}
+
+async function drain(): Promise<void> {
+  if (running !== undefined) {
+    return;
+  }
+  for (let job = queue.shift(); job !== undefined; job = queue.shift()) {
+    running = job;
+    await carryOut(job);
+  }
+  running = undefined;
+}
+
+async function carryOut({ call, controller }: Job): Promise<void> {
+  try {
+    if (fault !== undefined) {
+      scope.postMessage({ type: "error", id: call.id, error: fault });
+      return;
+    }
+    const value = await dispatch(call, controller.signal);
+    scope.postMessage({ type: "result", id: call.id, value }, transferables(value));
+  } catch (thrown) {
+    const error = serializeError(thrown);
+    if (error.fatal) {
+      fault = error;
+    }
+    scope.postMessage({ type: "error", id: call.id, error });
+  }
+}
+
+/** Big arrays move to the page instead of being copied. */
+function transferables(value: Result<Method>): Transferable[] {
+  return value instanceof Float32Array ? [value.buffer] : [];
+}
+
+/** `call` as the union that `method` discriminates. */
+type AnyCall = { [M in Method]: Call<M> }[Method];
+
+async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result<Method>> {
+  const { id, method, params } = call as AnyCall;
+  switch (method) {
+    case "init":
+      return init(params);
+    case "load":
+      return load(id, params, signal);
+    case "generate":
+      await generate(id, params, signal);
+      return null;
+    case "score":
+      return current().score(params.ids, params.chunk);
+    case "tokenize":
+      return current().tokenize(params.text, params.parse_special);
+    case "render":
+      return current().render(params.messages, params);
+    case "check_kernels":
+      return current().check_kernels(params.filter);
+    case "stats":
+      return current().stats();
+    case "reset":
+      current().reset();
+      return null;
+    case "unload":
+      current().unload();
+      return null;
+  }
+}
+
+function current(): WasmEngine {
+  if (engine === undefined) {
+    throw new EngineError("internal", { detail: "The worker was used before it was initialised." });
+  }
+  return engine;
+}
+
+async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"init">> {
+  engine = await createWasmEngine(options, wasm_url);
+  return engine.device();
+}
+
+/**
+ * Takes a lock and never gives it back. No event tells a page that its worker is gone, but the
+ * browser releases the lock at that moment, and the page waits for it.
+ */
+function holdLock(): Promise<string> {
+  const name = `signbit-${crypto.randomUUID()}`;
+  return new Promise((resolve, reject) => {
+    navigator.locks
+      .request(name, () => {
+        resolve(name);
+        return new Promise<never>(() => undefined);
+      })
+      .catch(reject);
+  });
+}
+
+async function load(id: number, { source, options }: Params<"load">, signal: AbortSignal): Promise<ModelInfo> {
+  const engine = current();
+  const files = openSource(source);
+  // An address that does not answer must not cost the model that is loaded.
+  const first = await files.open(0, signal);
+  try {
+    engine.begin_load(options);
+    report(id, downloadProgress(0, files.parts, 0, files.bytes ?? null));
+    let bytesBefore = 0;
+    let lastReport = 0;
+    for (let part = 0; part < files.parts; part += 1) {
+      const file = part === 0 ? first : await files.open(part, signal);
+      engine.begin_part(part, file.bytes);
+      const total = files.bytes ?? (files.parts === 1 ? (file.bytes ?? null) : null);
+      let seen = 0;
+      for await (const bytes of file.read()) {
+        await engine.push(bytes);
+        seen += bytes.length;
+        const now = performance.now();
+        if (now - lastReport >= PROGRESS_INTERVAL_MS) {
+          lastReport = now;
+          report(id, downloadProgress(part, files.parts, bytesBefore + seen, total));
+          await turn();
+        }
+        throwIfAborted(signal);
+      }
+      await engine.end_part();
+      bytesBefore += seen;
+      report(id, downloadProgress(part, files.parts, bytesBefore, total));
+    }
+    report(id, { stage: "prepare" });
+    await turn();
+    throwIfAborted(signal);
+    const info = await engine.finish_load();
+    await turn();
+    throwIfAborted(signal);
+    return info;
+  } catch (error) {
+    if (!serializeError(error).fatal) {
+      engine.unload();
+    }
+    throw error;
+  }
+}
+
+function downloadProgress(part: number, parts: number, bytes_seen: number, bytes_total: number | null): Progress {
+  return { stage: "download", part, parts, bytes_seen, bytes_total };
+}
+
+async function generate(id: number, request: Params<"generate">, signal: AbortSignal): Promise<void> {
+  const engine = current();
+  try {
+    await engine.start(request);
+    let isReading = true;
+    for (;;) {
+      await turn();
+      throwIfAborted(signal);
+      const step = await engine.step();
+      if (isReading) {
+        report(id, { stage: "prefill", tokens_done: step.prefilled, tokens_total: step.prompt_tokens });
+        isReading = step.prefilled < step.prompt_tokens;
+      }
+      scope.postMessage({ type: "step", id, step });
+      if (step.finish_reason !== null) {
+        break;
+      }
+    }
+  } catch (error) {
+    if (!serializeError(error).fatal) {
+      engine.finish();
+    }
+    throw error;
+  }
+  engine.finish();
+}
+
+function report(id: number, progress: Progress): void {
+  scope.postMessage({ type: "progress", id, progress });
+}
+
+function throwIfAborted(signal: AbortSignal): void {
+  if (signal.aborted) {
+    throw abortError();
+  }
+}
+
+const turnChannel = new MessageChannel();
+let resumeTurn: (() => void) | undefined;
+turnChannel.port1.onmessage = () => resumeTurn?.();
+
+/** One turn of the event loop. A timer would be clamped to milliseconds, or to seconds in a hidden tab. */
+function turn(): Promise<void> {
+  return new Promise((resolve) => {
+    resumeTurn = resolve;
+    turnChannel.port2.postMessage(null);
+  });
+}
