@@ -1,0 +1,309 @@
+/** The chat page: owns the conversation and the engine, and wires the views to them. */
+
+import { createEngine, isAbortError, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
+import { ChatView } from "./chat-view.js";
+import { byId, element } from "./dom.js";
+import { BUILT_IN, ModelPicker, type ModelChoice } from "./model-picker.js";
+import { parseBackend, SettingsPanel } from "./settings.js";
+import { StatusView } from "./status-view.js";
+
+const EXAMPLES = [
+  "What is the capital of France?",
+  "Which currency is used in Japan?",
+  "What language do people speak in Brazil?",
+  "Which continent is Kenya in?",
+  "Where is Egypt?",
+  "What can you do?",
+];
+/** For models that recommend none: greedy where the answers are facts, some play elsewhere. */
+const BUILT_IN_TEMPERATURE = 0;
+const USUAL_TEMPERATURE = 0.7;
+
+const prompt = byId("prompt", HTMLTextAreaElement);
+const send = byId("send", HTMLButtonElement);
+const stop = byId("stop", HTMLButtonElement);
+const thinkingToggle = byId("thinking-toggle", HTMLElement);
+const thinking = byId("thinking", HTMLInputElement);
+const examples = byId("examples", HTMLElement);
+const examplesBlock = byId("examples-block", HTMLElement);
+
+const chat = new ChatView();
+const status = new StatusView(() => loading?.abort());
+const picker = new ModelPicker((choice) => void load(choice));
+const settings = new SettingsPanel(() => void restart());
+
+/** Turns so far, without the system prompt. */
+let messages: Message[] = [];
+let engine: Engine | undefined;
+let model: ModelInfo | undefined;
+let choice: ModelChoice = BUILT_IN;
+let loading: AbortController | undefined;
+let answering: AbortController | undefined;
+let restarts = 0;
+
+/** The address may ask for a backend for this visit, whatever the settings say. */
+const requestedBackend = parseBackend(new URLSearchParams(location.search).get("backend"));
+
+byId("composer", HTMLFormElement).addEventListener("submit", (event) => {
+  event.preventDefault();
+  void ask(prompt.value);
+});
+prompt.addEventListener("input", update);
+prompt.addEventListener("keydown", (event) => {
+  // While a word is being composed, Enter belongs to the input method.
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    void ask(prompt.value);
+  }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && answering !== undefined && document.querySelector("dialog[open]") === null) {
+    answering.abort();
+  }
+});
+stop.addEventListener("click", () => answering?.abort());
+byId("new-chat", HTMLButtonElement).addEventListener("click", newChat);
+thinking.addEventListener("change", () => settings.setThinking(thinking.checked));
+for (const question of EXAMPLES) {
+  const button = element("button", "", question);
+  button.type = "button";
+  button.addEventListener("click", () => void ask(question));
+  const item = element("li");
+  item.append(button);
+  examples.append(item);
+}
+thinking.checked = settings.values.thinking;
+update();
+void restart();
+
+/** Makes the engine, for the first time or on another backend, and loads the model. */
+async function restart(): Promise<void> {
+  restarts += 1;
+  const attempt = restarts;
+  answering?.abort();
+  loading?.abort();
+  engine?.terminate();
+  engine = undefined;
+  model = undefined;
+  status.hideFailure();
+  status.showDevice(undefined, "Starting the engine");
+  update();
+  const backend: BackendChoice = requestedBackend ?? settings.values.backend;
+  try {
+    const started = await createEngine({ backend });
+    if (attempt !== restarts) {
+      started.terminate();
+      return;
+    }
+    engine = started;
+  } catch (error) {
+    if (attempt !== restarts) {
+      return;
+    }
+    status.showDevice(undefined, "The engine is not running");
+    status.showFailure(error, [{ label: "Try again", run: () => void restart() }]);
+    return;
+  }
+  engine.on("notice", ({ message }) => status.announce(message));
+  engine.on("progress", ({ progress }) => {
+    if (progress.stage !== "prefill") {
+      // During an answer this is the reload after a fault.
+      if (answering !== undefined) {
+        status.showLoading(choice.name, progress);
+      }
+    } else if (answering !== undefined && progress.tokens_done < progress.tokens_total) {
+      status.showStatus(`Reading ${progress.tokens_done} of ${progress.tokens_total} tokens`);
+    }
+  });
+  status.showDevice(engine.device);
+  await load(choice);
+}
+
+async function load(next: ModelChoice): Promise<void> {
+  if (engine === undefined) {
+    choice = next;
+    return;
+  }
+  answering?.abort();
+  loading?.abort();
+  const controller = new AbortController();
+  loading = controller;
+  status.hideFailure();
+  status.showLoading(next.name, undefined);
+  picker.show(undefined, engine.device, next.name);
+  update();
+  try {
+    model = await engine.load(next.source, {
+      signal: controller.signal,
+      onProgress: (progress) => {
+        if (loading === controller) {
+          status.showLoading(next.name, progress);
+        }
+      },
+    });
+    // On another backend the same model goes on with the same conversation.
+    if (choice !== next) {
+      startOver();
+    }
+    choice = next;
+    const fallback = next.isBuiltIn ? BUILT_IN_TEMPERATURE : USUAL_TEMPERATURE;
+    settings.setRecommendedTemperature(model.sampling.temperature ?? fallback);
+    status.announce(`${next.name} is ready.`);
+  } catch (error) {
+    model = engine.model;
+    if (loading === controller && !isAbortError(error)) {
+      status.showFailure(error, [
+        { label: "Try again", run: () => void load(next) },
+        { label: "Choose another model", run: () => picker.open() },
+      ]);
+    }
+  } finally {
+    if (loading === controller) {
+      loading = undefined;
+      status.hideLoading();
+      showModel();
+      update();
+      prompt.focus({ preventScroll: true });
+    }
+  }
+}
+
+function showModel(): void {
+  picker.show(model, engine?.device, model === undefined ? "No model" : choice.name);
+  thinkingToggle.hidden = model?.has_thinking !== true;
+  examplesBlock.hidden = !choice.isBuiltIn || model === undefined;
+}
+
+/** Takes a question and answers it. */
+async function ask(text: string): Promise<void> {
+  const question = text.trim();
+  if (question === "" || model === undefined || answering !== undefined || loading !== undefined) {
+    return;
+  }
+  status.hideFailure();
+  prompt.value = "";
+  messages.push({ role: "user", content: question });
+  chat.addUser(question);
+  await answer();
+}
+
+/** Answers the last question. */
+async function answer(): Promise<void> {
+  if (engine === undefined) {
+    return;
+  }
+  const controller = new AbortController();
+  answering = controller;
+  update();
+  status.announce("Answering");
+  status.showStatus("");
+  const history = messages;
+  const view = chat.addAnswer(() => void regenerate(view.element));
+  let content = "";
+  let reasoning = "";
+  let figures = "";
+  const clock = new SpeedClock();
+  try {
+    const stream = await engine.chat.completions.create({
+      messages: withSystemPrompt(history),
+      stream: true,
+      signal: controller.signal,
+      temperature: settings.temperature,
+      max_tokens: settings.values.maxTokens,
+      ...(model?.has_thinking === true ? { enable_thinking: thinking.checked } : {}),
+    });
+    for await (const { choices, usage } of stream) {
+      const [{ delta, finish_reason }] = choices;
+      status.hideLoading();
+      if (delta.reasoning_content !== undefined) {
+        reasoning += delta.reasoning_content;
+        view.appendReasoning(delta.reasoning_content);
+      }
+      if (delta.content !== undefined) {
+        content += delta.content;
+        view.appendContent(delta.content);
+      }
+      figures = clock.figures(usage.completion_tokens);
+      status.showStatus(figures);
+      if (finish_reason === "length") {
+        figures = `${figures}, ended at the longest allowed length`;
+      }
+    }
+    view.finish(figures);
+    status.announce(content);
+  } catch (error) {
+    if (isAbortError(error)) {
+      view.finish(figures === "" ? "Stopped" : `${figures}, stopped`);
+      status.announce("Stopped");
+    } else {
+      view.fail(error, [{ label: "Try again", run: () => void regenerate(view.element) }]);
+    }
+  } finally {
+    if (content !== "") {
+      history.push({ role: "assistant", content, ...(reasoning === "" ? {} : { reasoning_content: reasoning }) });
+    }
+    answering = undefined;
+    model = engine?.model ?? model;
+    status.hideLoading();
+    status.showStatus("");
+    update();
+  }
+}
+
+/** Answers the last question once more. */
+async function regenerate(turn: HTMLElement): Promise<void> {
+  if (answering !== undefined || loading !== undefined) {
+    return;
+  }
+  turn.remove();
+  if (messages.at(-1)?.role === "assistant") {
+    messages.pop();
+  }
+  await answer();
+}
+
+function newChat(): void {
+  startOver();
+  prompt.focus();
+}
+
+function startOver(): void {
+  answering?.abort();
+  messages = [];
+  chat.clear();
+  status.hideFailure();
+}
+
+function withSystemPrompt(history: readonly Message[]): Message[] {
+  const content = settings.values.systemPrompt.trim();
+  return content === "" ? [...history] : [{ role: "system", content }, ...history];
+}
+
+/** Brings buttons in line with what can be done now. */
+function update(): void {
+  const isReady = model !== undefined && loading === undefined && answering === undefined;
+  send.hidden = answering !== undefined;
+  stop.hidden = answering === undefined;
+  send.disabled = !isReady || prompt.value.trim() === "";
+  for (const button of examples.querySelectorAll("button")) {
+    button.disabled = !isReady;
+  }
+}
+
+/** Tokens per second from the first token on; before it lies the reading of the prompt. */
+class SpeedClock {
+  #firstAt: number | undefined;
+  #firstCount = 0;
+
+  figures(tokens: number): string {
+    const now = performance.now();
+    if (this.#firstAt === undefined) {
+      this.#firstAt = now;
+      this.#firstCount = tokens;
+    }
+    const elapsed_s = (now - this.#firstAt) / 1000;
+    const rate = (tokens - this.#firstCount) / elapsed_s;
+    const count = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
+    return elapsed_s > 0 && rate > 0 ? `${count}, ${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s` : count;
+  }
+}
