@@ -12,6 +12,7 @@
 pub mod case;
 pub mod kernel;
 pub mod kernels;
+pub mod weights;
 
 pub use kernel::{
     Access, Args, Binding, BufferId, Dispatch, Element, Kernel, MAX_STOP_IDS, ShapeError, State, StateAccess,

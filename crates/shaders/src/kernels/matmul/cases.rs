@@ -1,0 +1,59 @@
+//! Cases of the kernels.
+
+use super::matmul;
+use crate::case::{Case, CaseBuilder};
+use crate::kernel::ShapeError;
+use crate::kernels::matvec::cases::tolerance;
+use crate::weights::Format;
+use crate::weights::sample::{Scales, random_weight};
+
+/// Rows of `x`, tokens of the step, rows and columns of the matrix, where the shard begins,
+/// whether to add, and the scales.
+type Shape = (u32, u32, u32, u32, u32, bool, Scales);
+
+/// Each format with one output and one tile, a tile and one more in both directions, steps
+/// shorter than the plan, odd numbers of blocks, shards, subnormal scales, wide rows.
+pub fn cases() -> Result<Vec<Case>, ShapeError> {
+    let mut cases = Vec::new();
+    for format in Format::ALL {
+        let block = format.block_weights();
+        let shapes: [Shape; 9] = [
+            (2, 2, 1, block, 0, false, Scales::Usual),
+            (31, 31, 13, 3 * block, 0, true, Scales::Usual),
+            (32, 32, 64, block, 0, false, Scales::Usual),
+            (33, 33, 65, 768, 0, false, Scales::Usual),
+            (65, 64, 65, block, 7, true, Scales::Usual),
+            (65, 20, 13, 768, 3, false, Scales::Subnormal),
+            (3, 2, 5, 5120, 0, false, Scales::Usual),
+            (2, 1, 3, 17_408, 0, false, Scales::Usual),
+            (33, 0, 5, block, 0, true, Scales::Usual),
+        ];
+        for (i, shape) in shapes.into_iter().enumerate() {
+            cases.push(case(format, 1500 + i as u32, shape)?);
+        }
+    }
+    for cols in [384, 640] {
+        cases.push(case(Format::Q1_0, 1600 + cols, (34, 34, 66, cols, 0, false, Scales::Usual))?);
+        cases.push(case(Format::Q2_0G128, 1601 + cols, (34, 34, 66, cols, 0, false, Scales::Usual))?);
+    }
+    // More tokens than the step's plan has rows; and a shard that begins and ends inside a tile.
+    cases.push(case(Format::Q1_0, 1700, (40, 200, 70, 128, 0, false, Scales::Usual))?);
+    cases.push(case(Format::Q8_0, 1701, (40, 39, 130, 160, 61, true, Scales::Usual))?);
+    Ok(cases)
+}
+
+fn case(format: Format, seed: u32, shape: Shape) -> Result<Case, ShapeError> {
+    let (capacity, n_tokens, rows, cols, row_offset, accumulate, scales) = shape;
+    let mut c = CaseBuilder::new(seed);
+    c.state.n_tokens = n_tokens;
+    let (weight, largest) = random_weight(&mut c, format, [rows, cols], row_offset, scales)?;
+    let x = c.random(capacity, cols, 1.0);
+    // Two more columns than the shard ends with, which must stay as they are.
+    let y_cols = row_offset + rows + 2;
+    let y = if accumulate { c.random(capacity, y_cols, largest) } else { c.output(capacity, y_cols) };
+    let adding = if accumulate { ", added" } else { "" };
+    let name = format!(
+        "{capacity}x{cols} by {rows} rows at {row_offset}{adding}, {scales:?} scales, {n_tokens} tokens"
+    );
+    c.finish(name, matmul(x, weight, y, accumulate), tolerance(cols, largest))
+}
