@@ -47,7 +47,10 @@ pub fn part_name(prefix: &str, index: u32, count: u32) -> String {
 pub fn parse_part_name(name: &str) -> Option<(&str, u32, u32)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;
-    let five_digits = |text: &str| (text.len() == 5).then(|| text.parse::<u32>().ok()).flatten();
+    let five_digits = |text: &str| {
+        let is_number = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u32>().ok().filter(|_| is_number)
+    };
     let (number, count) = (five_digits(number)?, five_digits(count)?);
     (1..=count).contains(&number).then(|| (prefix, number - 1, count))
 }
