@@ -3,16 +3,44 @@
 use crate::case::Case;
 use crate::kernel::{Kernel, ShapeError};
 
+mod activation;
+pub mod append_rows;
+pub mod attention;
+pub mod conv1d;
+pub mod gated_norm;
+pub mod l2_norm;
+pub mod norm_rope;
 pub mod rms_norm;
+pub mod sigmoid_gate;
+pub mod silu_mul;
 
 /// Every kernel.
 pub fn all() -> Vec<&'static Kernel> {
-    vec![&rms_norm::KERNEL]
+    let mut all = vec![&rms_norm::KERNEL];
+    all.extend([
+        &conv1d::KERNEL,
+        &l2_norm::KERNEL,
+        &gated_norm::KERNEL,
+        &norm_rope::KERNEL,
+        &append_rows::KERNEL,
+        &attention::KERNEL,
+        &sigmoid_gate::KERNEL,
+        &silu_mul::KERNEL,
+    ]);
+    all
 }
 
 /// The cases of every kernel.
 pub fn cases() -> Result<Vec<Case>, ShapeError> {
     let mut cases = Vec::new();
     cases.extend(rms_norm::cases::cases()?);
+    cases.extend(conv1d::cases::cases()?);
+    cases.extend(l2_norm::cases::cases()?);
+    cases.extend(gated_norm::cases::cases()?);
+    cases.extend(norm_rope::cases::cases()?);
+    cases.extend(append_rows::cases::cases()?);
+    cases.extend(attention::cases::cases()?);
+    cases.extend(sigmoid_gate::cases::cases()?);
+    cases.extend(silu_mul::cases::cases()?);
     Ok(cases)
 }

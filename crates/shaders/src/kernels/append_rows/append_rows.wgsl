@@ -1,0 +1,27 @@
+// Appends the step's rows to a cache: cache[state.position + t, i] = x[t, i].
+// One invocation per element; the rows of a step are contiguous on both sides.
+
+struct Params {
+    cols: u32,
+    rows: u32,
+    context: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<uniform> state: State;
+@group(0) @binding(2) var<storage, read> x: array<f32>;
+@group(0) @binding(3) var<storage, read_write> cache: array<f32>;
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) id: vec3u,
+    @builtin(num_workgroups) count: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = linear_workgroup(id, count) * 64u + lane;
+    let room = params.context - min(state.position, params.context);
+    let n_rows = min(min(state.n_tokens, params.rows), room);
+    if (i < n_rows * params.cols) {
+        cache[state.position * params.cols + i] = x[i];
+    }
+}

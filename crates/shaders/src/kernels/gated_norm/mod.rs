@@ -1,0 +1,63 @@
+//! Output norm of a delta-rule layer: per-head RMS norm, then a SiLU gate.
+//!
+//! For token `t`, head `h` of `dv` elements:
+//! `out[t, h, i] = o[t, h, i] * weight[i] / sqrt(mean_i(o[t, h, i]^2) + eps) * SiLU(z[t, h, i])`.
+//! The norm comes first, and its weights are shared by the heads.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::kernel::{
+    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+};
+
+pub mod cases;
+mod reference;
+
+/// Uniform of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct Params {
+    rows: u32,
+    num_heads: u32,
+    head_dim: u32,
+    eps: f32,
+}
+
+/// The kernel.
+pub static KERNEL: Kernel = Kernel {
+    name: "gated_norm",
+    sources: &[
+        include_str!("../../shared/state.wgsl"),
+        include_str!("../../shared/workgroups.wgsl"),
+        include_str!("../../shared/sum.wgsl"),
+        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("gated_norm.wgsl"),
+    ],
+    bindings: &[Binding::read("o"), Binding::read("z"), Binding::read("weight"), Binding::write("out")],
+    state: StateAccess::Uniform,
+    workgroup_size: [64, 1, 1],
+    params_size: size_of::<Params>(),
+    reference: reference::gated_norm,
+};
+
+/// `o`, `z` and `out` [T, num_heads * dv], `weight` [1, dv].
+pub fn gated_norm(
+    o: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    num_heads: u32,
+    eps: f32,
+) -> Result<Dispatch, ShapeError> {
+    let name = KERNEL.name;
+    require(name, "num_heads", num_heads, num_heads > 0, "at least 1")?;
+    let head_dim = weight.cols;
+    require(name, "head_dim", head_dim, head_dim > 0, "at least 1")?;
+    expect_shape(name, "weight", weight, 1, head_dim)?;
+    expect_shape(name, "o", o, o.rows, num_heads.saturating_mul(head_dim))?;
+    expect_shape(name, "z", z, o.rows, o.cols)?;
+    expect_shape(name, "out", out, o.rows, o.cols)?;
+    let workgroups = Workgroups::linear(name, u64::from(o.rows) * u64::from(num_heads))?;
+    let params = Params { rows: o.rows, num_heads, head_dim, eps };
+    Ok(Dispatch::new(&KERNEL, params, &[o, z, weight, out], workgroups))
+}

@@ -1,0 +1,51 @@
+//! Output gate of attention, in place: `x[t, h, i] *= sigmoid(qg[t, h, head_dim + i])`.
+//!
+//! `qg` is the projection whose heads hold the query and then its gate.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::kernel::{
+    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+};
+
+pub mod cases;
+mod reference;
+
+/// Uniform of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct Params {
+    cols: u32,
+    rows: u32,
+    head_dim: u32,
+    padding: u32,
+}
+
+/// The kernel.
+pub static KERNEL: Kernel = Kernel {
+    name: "sigmoid_gate",
+    sources: &[
+        include_str!("../../shared/state.wgsl"),
+        include_str!("../../shared/workgroups.wgsl"),
+        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("sigmoid_gate.wgsl"),
+    ],
+    bindings: &[Binding::read("qg"), Binding::write("x")],
+    state: StateAccess::Uniform,
+    workgroup_size: [64, 1, 1],
+    params_size: size_of::<Params>(),
+    reference: reference::sigmoid_gate,
+};
+
+/// Gates `x` [T, heads * head_dim] in place with the gates in `qg` [T, heads * 2 * head_dim].
+pub fn sigmoid_gate(x: Tensor, qg: Tensor, head_dim: u32) -> Result<Dispatch, ShapeError> {
+    let divides = head_dim > 0 && x.cols.is_multiple_of(head_dim);
+    require(KERNEL.name, "head_dim", head_dim, divides, "a divisor of the row length")?;
+    expect_shape(KERNEL.name, "qg", qg, x.rows, x.cols.saturating_mul(2))?;
+    let elements = u64::from(x.rows) * u64::from(x.cols);
+    let workgroups = Workgroups::linear(KERNEL.name, elements.div_ceil(64))?;
+    let params = Params { cols: x.cols, rows: x.rows, head_dim, padding: 0 };
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[qg, x], workgroups);
+    dispatch.bytes_read = 2 * x.n_bytes();
+    Ok(dispatch)
+}
