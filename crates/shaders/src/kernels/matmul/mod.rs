@@ -90,3 +90,15 @@ pub fn matmul(x: Tensor, weight: Weight, y: Tensor, accumulate: bool) -> Result<
         x.n_bytes() + weight.n_bytes() + if accumulate { dispatch.bytes_written } else { 0 };
     Ok(dispatch)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wgsl_has_the_tile_that_the_grid_assumes() {
+        let wgsl = KERNELS[0].wgsl();
+        assert!(wgsl.contains(&format!("const TOKENS = {}u;", TILE[0])));
+        assert!(wgsl.contains(&format!("const OUTPUTS = {}u;", TILE[1])));
+    }
+}

@@ -84,3 +84,13 @@ pub fn matvec(x: Tensor, weight: Weight, y: Tensor, accumulate: bool) -> Result<
         x.n_bytes() + weight.n_bytes() + if accumulate { dispatch.bytes_written } else { 0 };
     Ok(dispatch)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wgsl_computes_as_many_rows_as_the_grid_assumes() {
+        assert!(KERNELS[0].wgsl().contains(&format!("const ROWS = {ROWS}u;")));
+    }
+}
