@@ -7,8 +7,12 @@ mod activation;
 pub mod append_rows;
 pub mod attention;
 pub mod conv1d;
+pub mod embed;
 pub mod gated_norm;
 pub mod l2_norm;
+pub mod linear;
+pub mod matmul;
+pub mod matvec;
 pub mod norm_rope;
 pub mod rms_norm;
 pub mod sigmoid_gate;
@@ -17,6 +21,9 @@ pub mod silu_mul;
 /// Every kernel.
 pub fn all() -> Vec<&'static Kernel> {
     let mut all = vec![&rms_norm::KERNEL];
+    all.extend(&embed::KERNELS);
+    all.extend(&matvec::KERNELS);
+    all.extend(&matmul::KERNELS);
     all.extend([
         &conv1d::KERNEL,
         &l2_norm::KERNEL,
@@ -34,6 +41,9 @@ pub fn all() -> Vec<&'static Kernel> {
 pub fn cases() -> Result<Vec<Case>, ShapeError> {
     let mut cases = Vec::new();
     cases.extend(rms_norm::cases::cases()?);
+    cases.extend(embed::cases::cases()?);
+    cases.extend(matvec::cases::cases()?);
+    cases.extend(matmul::cases::cases()?);
     cases.extend(conv1d::cases::cases()?);
     cases.extend(l2_norm::cases::cases()?);
     cases.extend(gated_norm::cases::cases()?);
