@@ -7,6 +7,7 @@ mod activation;
 pub mod append_rows;
 pub mod attention;
 pub mod conv1d;
+pub mod delta_net;
 pub mod embed;
 pub mod gated_norm;
 pub mod l2_norm;
@@ -27,6 +28,7 @@ pub fn all() -> Vec<&'static Kernel> {
     all.extend([
         &conv1d::KERNEL,
         &l2_norm::KERNEL,
+        &delta_net::KERNEL,
         &gated_norm::KERNEL,
         &norm_rope::KERNEL,
         &append_rows::KERNEL,
@@ -46,6 +48,7 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
     cases.extend(matmul::cases::cases()?);
     cases.extend(conv1d::cases::cases()?);
     cases.extend(l2_norm::cases::cases()?);
+    cases.extend(delta_net::cases::cases()?);
     cases.extend(gated_norm::cases::cases()?);
     cases.extend(norm_rope::cases::cases()?);
     cases.extend(append_rows::cases::cases()?);

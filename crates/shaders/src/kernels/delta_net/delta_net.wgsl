@@ -1,0 +1,81 @@
+// The gated delta rule, token by token. For value head j with state S [dk, dv] and key head j % Hk:
+//     S = e^g S,   g = ssm_a[j] * softplus(alpha[t, j] + dt_bias[j])
+//     d = sigmoid(beta[t, j]) * (v - S^T k)
+//     S = S + k d^T
+//     out = S^T q
+// One invocation per (value head, column of S): columns do not depend on each other, so there is
+// no barrier, and neighbours read neighbouring elements of a row of S. The decay is applied while
+// a row is read, which leaves two reads and one write of S per token.
+
+struct Params {
+    rows: u32,
+    key_heads: u32,
+    value_heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<uniform> state: State;
+@group(0) @binding(2) var<storage, read> y: array<f32>;
+@group(0) @binding(3) var<storage, read> alpha: array<f32>;
+@group(0) @binding(4) var<storage, read> beta: array<f32>;
+@group(0) @binding(5) var<storage, read> ssm_a: array<f32>;
+@group(0) @binding(6) var<storage, read> dt_bias: array<f32>;
+@group(0) @binding(7) var<storage, read_write> s: array<f32>;
+@group(0) @binding(8) var<storage, read_write> out: array<f32>;
+
+// ln(1 + e^x) = max(x, 0) + ln(1 + e), e = e^-|x|. With a = e / (2 + e), at most 1/3,
+//     ln(1 + e) = 2 atanh(a) = 2 (a + a^3 / 3 + a^5 / 5 + ...)
+// The first term left out is below 1e-8 of the sum. Unlike log(1 + e) this keeps its relative
+// precision for small e, where a slow decay over many tokens needs it; and for x > 20 it is x.
+fn softplus(x: f32) -> f32 {
+    let e = exp(-abs(x));
+    let a = e / (2.0 + e);
+    let z = a * a;
+    let series = 1.0 + z * (1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0
+        + z * (1.0 / 9.0 + z * (1.0 / 11.0 + z * (1.0 / 13.0 + z / 15.0))))));
+    return max(x, 0.0) + 2.0 * a * series;
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) id: vec3u,
+    @builtin(num_workgroups) count: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let column = linear_workgroup(id, count) * 64u + lane;
+    let n_values = params.value_heads * params.value_dim;
+    if (column >= n_values) {
+        return;
+    }
+    let head = column / params.value_dim;
+    let n_keys = params.key_heads * params.key_dim;
+    let y_cols = 2u * n_keys + n_values;
+    let key_offset = head % params.key_heads * params.key_dim;
+    // Element (i, column) of the head's state is at first + i * value_dim.
+    let first = head * params.key_dim * params.value_dim + column % params.value_dim;
+
+    for (var t = 0u; t < min(state.n_tokens, params.rows); t += 1u) {
+        let q = t * y_cols + key_offset;
+        let k = q + n_keys;
+        let gate = t * params.value_heads + head;
+        let decay = exp(ssm_a[head] * softplus(alpha[gate] + dt_bias[head]));
+        let strength = sigmoid(beta[gate]);
+
+        var recalled = 0.0;
+        for (var i = 0u; i < params.key_dim; i += 1u) {
+            recalled += s[first + i * params.value_dim] * y[k + i];
+        }
+        let d = strength * (y[t * y_cols + 2u * n_keys + column] - decay * recalled);
+
+        var sum = 0.0;
+        for (var i = 0u; i < params.key_dim; i += 1u) {
+            let at = first + i * params.value_dim;
+            let element = decay * s[at] + y[k + i] * d;
+            s[at] = element;
+            sum += element * y[q + i];
+        }
+        out[t * n_values + column] = sum;
+    }
+}
