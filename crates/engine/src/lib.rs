@@ -1,1 +1,22 @@
-//! Loads a model, records its plan, runs it.
+//! The engine: loads a GGUF model, records its forward pass as a static plan, and runs that plan
+//! on a GPU or on the CPU.
+//!
+//! Bytes go in through [`loader::Loader`], tokens come out of [`session::Session`]; the module
+//! [`generate`] puts text around both. The crate touches neither storage nor the network.
+
+pub mod chat;
+pub mod check;
+mod clock;
+pub mod config;
+pub mod device;
+pub mod engine;
+pub mod error;
+pub mod loader;
+pub mod model;
+pub mod sampler;
+pub mod session;
+
+pub use error::EngineError;
+
+#[cfg(target_arch = "wasm32")]
+pub mod web;

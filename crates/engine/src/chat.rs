@@ -1,0 +1,330 @@
+//! Generation in text: a conversation in, pieces of an answer out.
+
+use serde::{Deserialize, Serialize};
+use signbit_tokenizer::{
+    Channel, Detokenizer, Message, RenderOptions, Rendered, ThinkFilter, ToolCall, parse_tool_calls,
+};
+
+use crate::engine::{Engine, FinishReason, Generation, TokenRequest};
+use crate::error::EngineError;
+use crate::sampler::Sampling;
+
+/// What to generate. Exactly one of `messages`, `prompt` and `ids` is given.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ChatRequest {
+    /// A conversation, rendered with the model's template.
+    pub messages: Option<Vec<Message>>,
+    /// Plain text to go on from, without a template.
+    pub prompt: Option<String>,
+    /// Token ids to go on from.
+    pub ids: Option<Vec<u32>>,
+    /// Tool declarations, in the shape of the OpenAI API.
+    pub tools: Vec<serde_json::Value>,
+    /// Thinking on or off; the template's own default if absent.
+    pub enable_thinking: Option<bool>,
+    /// Close the thought after this many tokens, so that an answer comes.
+    pub max_reasoning_tokens: Option<u32>,
+    /// The most tokens to generate.
+    pub max_tokens: Option<u32>,
+    /// Texts that end the reply; they are not part of it.
+    pub stop: Vec<String>,
+    /// Go on past the model's own end of turn.
+    pub ignore_stop: bool,
+    /// See [`Sampling`].
+    pub temperature: Option<f32>,
+    /// See [`Sampling`].
+    pub top_k: Option<u32>,
+    /// See [`Sampling`].
+    pub top_p: Option<f32>,
+    /// See [`Sampling`].
+    pub min_p: Option<f32>,
+    /// See [`Sampling`].
+    pub presence_penalty: Option<f32>,
+    /// See [`Sampling`].
+    pub frequency_penalty: Option<f32>,
+    /// See [`Sampling`].
+    pub seed: Option<u64>,
+}
+
+impl ChatRequest {
+    fn sampling(&self) -> Sampling {
+        let default = Sampling::default();
+        Sampling {
+            temperature: self.temperature.unwrap_or(default.temperature),
+            top_k: self.top_k.unwrap_or(default.top_k),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
+            presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),
+            seed: self.seed.unwrap_or(default.seed),
+        }
+    }
+}
+
+/// Tokens that a generation took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated, those that closed a thought included.
+    pub completion_tokens: u32,
+    /// Generated tokens that belong to a thought.
+    pub reasoning_tokens: u32,
+    /// Prompt tokens that the session already held.
+    pub reused_tokens: u32,
+}
+
+/// What one slice of work brought.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ChatDelta {
+    /// Prompt tokens read so far.
+    pub prefilled: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// New text of the answer.
+    pub content: String,
+    /// New text of the thought.
+    pub reasoning: String,
+    /// New ids, a stop id included.
+    pub ids: Vec<u32>,
+    /// Set by the last delta.
+    pub finish_reason: Option<FinishReason>,
+    /// Calls found in the answer, in the last delta.
+    pub tool_calls: Vec<ToolCall>,
+    /// Tokens so far.
+    pub usage: Usage,
+}
+
+/// A reply under way. Abandoning it at any time leaves the engine usable.
+#[derive(Debug)]
+pub struct ChatGeneration {
+    generation: Generation,
+    detokenizer: Detokenizer,
+    thoughts: ThinkFilter,
+    answer: AnswerFilter,
+    tools: Vec<serde_json::Value>,
+    stop_ids: Vec<u32>,
+    max_reasoning_tokens: Option<u32>,
+    usage: Usage,
+}
+
+/// What a template writes between a thought and the answer.
+const CLOSE_THOUGHT: &str = "\n</think>\n\n";
+
+impl Engine {
+    /// Renders a conversation with the model's template.
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<Rendered, EngineError> {
+        let loaded = self.loaded()?;
+        Ok(loaded.template.render(&loaded.tokenizer, messages, options)?)
+    }
+
+    /// Prepares a reply. Nothing is computed before the first [`Engine::step_chat`].
+    pub fn start_chat(&mut self, request: ChatRequest) -> Result<ChatGeneration, EngineError> {
+        let sampling = request.sampling();
+        let loaded = self.loaded()?;
+        let stop_ids =
+            if request.ignore_stop { Vec::new() } else { loaded.tokenizer.stop_ids().to_vec() };
+        let (prompt, reasoning_open) = match (request.messages, request.prompt, request.ids) {
+            (Some(messages), None, None) => {
+                let options = RenderOptions {
+                    enable_thinking: request.enable_thinking,
+                    tools: request.tools.clone(),
+                    ..RenderOptions::default()
+                };
+                let rendered = loaded.template.render(&loaded.tokenizer, &messages, &options)?;
+                (rendered.ids, rendered.reasoning_open)
+            }
+            (None, Some(prompt), None) => (loaded.tokenizer.encode(&prompt, true), false),
+            (None, None, Some(ids)) => (ids, false),
+            _ => {
+                let reason = "give exactly one of messages, prompt and ids".to_owned();
+                return Err(EngineError::InvalidRequest { reason });
+            }
+        };
+        if request.stop.iter().any(String::is_empty) {
+            return Err(EngineError::InvalidRequest { reason: "a stop text is empty".to_owned() });
+        }
+        let generation = self.start(TokenRequest {
+            prompt,
+            max_tokens: request.max_tokens,
+            sampling,
+            stop_ids: stop_ids.clone(),
+        })?;
+        let usage = Usage {
+            prompt_tokens: generation.prompt_tokens() as u32,
+            reused_tokens: generation.reused() as u32,
+            ..Usage::default()
+        };
+        Ok(ChatGeneration {
+            answer: AnswerFilter::new(request.stop, !request.tools.is_empty()),
+            generation,
+            detokenizer: Detokenizer::new(),
+            thoughts: ThinkFilter::new(reasoning_open),
+            tools: request.tools,
+            stop_ids,
+            max_reasoning_tokens: request.max_reasoning_tokens,
+            usage,
+        })
+    }
+
+    /// One slice of work: a piece of the prompt, or a few tokens.
+    pub async fn step_chat(&mut self, chat: &mut ChatGeneration) -> Result<ChatDelta, EngineError> {
+        let ids = self.step(&mut chat.generation).await?;
+        let mut delta = ChatDelta::default();
+        self.read_ids(chat, ids, &mut delta)?;
+        let over_budget = chat.max_reasoning_tokens.is_some_and(|most| chat.usage.reasoning_tokens >= most);
+        if over_budget && chat.thoughts.in_reasoning() && chat.generation.finished().is_none() {
+            let close = self.loaded()?.tokenizer.encode(CLOSE_THOUGHT, true);
+            self.force(&mut chat.generation, &close)?;
+            self.read_ids(chat, close, &mut delta)?;
+        }
+        if let Some(reason) = chat.generation.finished() {
+            chat.finish(reason, &mut delta);
+        }
+        delta.prefilled = chat.usage.prompt_tokens.min(chat.generation.prefilled() as u32);
+        delta.prompt_tokens = chat.usage.prompt_tokens;
+        delta.usage = chat.usage;
+        Ok(delta)
+    }
+
+    fn read_ids(&self, chat: &mut ChatGeneration, ids: Vec<u32>, delta: &mut ChatDelta) -> Result<(), EngineError> {
+        let tokenizer = &self.loaded()?.tokenizer;
+        for &id in &ids {
+            chat.usage.completion_tokens += 1;
+            if chat.stop_ids.contains(&id) {
+                break;
+            }
+            chat.usage.reasoning_tokens += u32::from(chat.thoughts.in_reasoning());
+            let text = chat.detokenizer.push(tokenizer, id);
+            let pieces = chat.thoughts.push(&text);
+            chat.emit(pieces, delta);
+        }
+        delta.ids.extend(ids);
+        Ok(())
+    }
+}
+
+impl ChatGeneration {
+    /// Tokens so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    fn emit(&mut self, pieces: Vec<signbit_tokenizer::Piece>, delta: &mut ChatDelta) {
+        for piece in pieces {
+            match piece.channel {
+                Channel::Reasoning => delta.reasoning.push_str(&piece.text),
+                Channel::Answer => {
+                    delta.content.push_str(&self.answer.push(&piece.text));
+                    if self.answer.stopped {
+                        self.generation.end(FinishReason::Stop);
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason, delta: &mut ChatDelta) {
+        let tail = self.detokenizer.finish();
+        let mut pieces = self.thoughts.push(&tail);
+        pieces.extend(self.thoughts.finish());
+        self.emit(pieces, delta);
+        let held = self.answer.finish();
+        let (content, calls) =
+            if self.tools.is_empty() { (held, Vec::new()) } else { parse_tool_calls(&held, &self.tools) };
+        delta.content.push_str(&content);
+        let called = !calls.is_empty() && reason == FinishReason::Stop;
+        delta.finish_reason = Some(if called { FinishReason::ToolCalls } else { reason });
+        delta.tool_calls = calls;
+    }
+}
+
+/// Holds back answer text that may be the beginning of a stop text or of a tool call.
+#[derive(Debug)]
+struct AnswerFilter {
+    stop: Vec<String>,
+    /// From here on everything is kept for the parser of tool calls.
+    tool_marker: Option<&'static str>,
+    held: String,
+    in_tool_call: bool,
+    stopped: bool,
+}
+
+impl AnswerFilter {
+    fn new(stop: Vec<String>, tools: bool) -> Self {
+        let tool_marker = tools.then_some("<tool_call>");
+        Self { stop, tool_marker, held: String::new(), in_tool_call: false, stopped: false }
+    }
+
+    /// Takes new text and gives what is certainly part of the answer.
+    fn push(&mut self, text: &str) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        self.held.push_str(text);
+        let stop_at = self.stop.iter().filter_map(|s| self.held.find(s.as_str())).min();
+        if let Some(at) = stop_at {
+            self.held.truncate(at);
+            self.stopped = true;
+        }
+        if self.in_tool_call {
+            return String::new();
+        }
+        let decided = match self.tool_marker.and_then(|marker| self.held.find(marker)) {
+            Some(at) => {
+                self.in_tool_call = true;
+                at
+            }
+            None if self.stopped => self.held.len(),
+            None => self.held.len() - self.undecided(),
+        };
+        let rest = self.held.split_off(decided);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// Length of the longest end of the held text that a marker begins with.
+    fn undecided(&self) -> usize {
+        let markers = self.stop.iter().map(String::as_str).chain(self.tool_marker);
+        let longest = |marker: &str| {
+            let starts = marker.char_indices().map(|(i, _)| i).skip(1);
+            starts.filter(|&n| self.held.ends_with(&marker[..n])).max().unwrap_or(0)
+        };
+        markers.map(longest).max().unwrap_or(0)
+    }
+
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(stop: &[&str], tools: bool, pieces: &[&str]) -> (Vec<String>, String, bool) {
+        let mut filter = AnswerFilter::new(stop.iter().map(|s| (*s).to_owned()).collect(), tools);
+        let out = pieces.iter().map(|p| filter.push(p)).collect();
+        (out, filter.finish(), filter.stopped)
+    }
+
+    #[test]
+    fn stop_texts_are_found_across_pieces_and_not_shown() {
+        let (out, rest, stopped) = filtered(&["END"], false, &["ab E", "N", "D cd", "more"]);
+        assert_eq!((out.concat(), rest, stopped), ("ab ".to_owned(), String::new(), true));
+        let (out, rest, stopped) = filtered(&["END"], false, &["ab E", "N", "X"]);
+        assert_eq!((out, rest, stopped), (vec!["ab ".into(), "".into(), "ENX".into()], String::new(), false));
+        let (out, rest, _) = filtered(&["END"], false, &["ab EN"]);
+        assert_eq!((out.concat(), rest), ("ab ".to_owned(), "EN".to_owned()));
+        let (out, _, stopped) = filtered(&["é!"], false, &["caf", "é", "!"]);
+        assert_eq!((out.concat(), stopped), ("caf".to_owned(), true));
+    }
+
+    #[test]
+    fn tool_calls_are_kept_for_the_end() {
+        let (out, rest, _) = filtered(&[], true, &["Let me see <tool", "_call>\n{", "}"]);
+        assert_eq!((out.concat(), rest), ("Let me see ".to_owned(), "<tool_call>\n{}".to_owned()));
+        let (out, rest, _) = filtered(&[], false, &["<tool_call>"]);
+        assert_eq!((out.concat(), rest), ("<tool_call>".to_owned(), String::new()));
+    }
+}

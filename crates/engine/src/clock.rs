@@ -1,0 +1,66 @@
+//! A clock for pacing work; `std::time::Instant` does not exist in a web page.
+
+/// Milliseconds since some fixed moment.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn now_ms() -> f64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64() * 1e3
+}
+
+/// Milliseconds since some fixed moment.
+#[cfg(target_arch = "wasm32")]
+pub fn now_ms() -> f64 {
+    js_sys::Date::now()
+}
+
+/// Adapts the size of a slice of work to how long slices take, so that a page stays smooth on a
+/// slow device and a fast one is not kept waiting. Sizes never change results.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    size: u32,
+    most: u32,
+    budget_ms: f64,
+}
+
+impl Pace {
+    /// Starts at `size`, stays within `1..=most`, and aims below `budget_ms` a slice.
+    pub fn new(size: u32, most: u32, budget_ms: f64) -> Self {
+        Self { size: size.min(most).max(1), most, budget_ms }
+    }
+
+    /// The size of the next slice.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Learns from a full slice that took `elapsed_ms`.
+    pub fn learn(&mut self, elapsed_ms: f64) {
+        if elapsed_ms < self.budget_ms / 2.0 {
+            self.size = (self.size * 2).min(self.most);
+        } else if elapsed_ms > self.budget_ms {
+            self.size = (self.size / 2).max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pace_grows_when_fast_and_shrinks_when_slow() {
+        let mut pace = Pace::new(32, 100, 100.0);
+        pace.learn(1.0);
+        assert_eq!(pace.size(), 64);
+        pace.learn(1.0);
+        assert_eq!(pace.size(), 100);
+        pace.learn(75.0);
+        assert_eq!(pace.size(), 100);
+        for _ in 0..10 {
+            pace.learn(1e6);
+        }
+        assert_eq!(pace.size(), 1);
+    }
+}

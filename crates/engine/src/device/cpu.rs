@@ -1,0 +1,125 @@
+//! The CPU executor: the reference kernels over plain vectors.
+//!
+//! Slow and obvious: it is what the GPU is compared with, and what answers where there is no GPU.
+
+use signbit_shaders::{BufferId, Dispatch, State};
+
+use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
+use crate::error::EngineError;
+
+/// Runs dispatches through their references.
+#[derive(Debug)]
+pub struct CpuDevice {
+    info: DeviceInfo,
+    buffers: Vec<Vec<u32>>,
+    state: State,
+    counters: Counters,
+}
+
+impl CpuDevice {
+    /// A device whose buffers may hold at most `max_binding_bytes`, or 1 GiB.
+    pub fn new(max_binding_bytes: Option<u64>) -> Self {
+        let max = max_binding_bytes.unwrap_or(1 << 30);
+        let info = DeviceInfo {
+            backend: "cpu",
+            name: "CPU reference kernels".to_owned(),
+            vendor: String::new(),
+            is_fallback: true,
+            features: Vec::new(),
+            limits: Limits {
+                max_buffer_bytes: max,
+                max_binding_bytes: max,
+                max_workgroup_bytes: 16_384,
+                max_invocations: 256,
+            },
+        };
+        Self { info, buffers: Vec::new(), state: State::default(), counters: Counters::default() }
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(super) fn create_buffer(&mut self, n_words: u64) -> Result<BufferId, EngineError> {
+        let out_of_memory = || EngineError::OutOfMemory { reason: format!("{n_words} words were asked for") };
+        let n = usize::try_from(n_words).map_err(|_| out_of_memory())?;
+        let mut words = Vec::new();
+        words.try_reserve_exact(n).map_err(|_| out_of_memory())?;
+        words.resize(n, 0);
+        let id = BufferId(self.buffers.len() as u32);
+        self.buffers.push(words);
+        self.counters.live_bytes += n_words * 4;
+        self.counters.live_buffers += 1;
+        self.counters.objects_created += 1;
+        Ok(id)
+    }
+
+    fn buffer(&mut self, id: BufferId) -> Result<&mut Vec<u32>, EngineError> {
+        self.buffers.get_mut(id.0 as usize).ok_or_else(|| unknown_buffer(id))
+    }
+
+    pub(super) fn write(&mut self, id: BufferId, offset: u64, words: &[u32]) -> Result<(), EngineError> {
+        let buffer = self.buffer(id)?;
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let range = start..start.saturating_add(words.len());
+        let target = buffer.get_mut(range).ok_or_else(|| EngineError::Device {
+            reason: format!("a write of {} words at {offset} is outside buffer {}", words.len(), id.0),
+        })?;
+        target.copy_from_slice(words);
+        Ok(())
+    }
+
+    pub(super) fn clear(&mut self, buffers: &[BufferId]) -> Result<(), EngineError> {
+        for &id in buffers {
+            self.buffer(id)?.fill(0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_state(&mut self, state: &State) {
+        self.state = *state;
+    }
+
+    pub(super) fn run<'a>(
+        &mut self,
+        dispatches: impl Iterator<Item = &'a Dispatch>,
+        reads: &[Read],
+    ) -> Result<Vec<Vec<u32>>, EngineError> {
+        self.counters.submits += 1;
+        for dispatch in dispatches {
+            if let Some(&id) = dispatch.buffers.iter().find(|id| id.0 as usize >= self.buffers.len()) {
+                return Err(unknown_buffer(id));
+            }
+            dispatch.run_reference(&mut self.buffers, &mut self.state);
+            self.counters.dispatches += 1;
+        }
+        reads
+            .iter()
+            .map(|read| match read {
+                Read::State => Ok(bytemuck::cast_slice(&[self.state]).to_vec()),
+                Read::Words(id, range) => {
+                    let range = range.start as usize..range.end as usize;
+                    let words = self.buffer(*id)?.get(range.clone()).map(<[u32]>::to_vec);
+                    words.ok_or_else(|| EngineError::Device {
+                        reason: format!("a read of words {range:?} is outside buffer {}", id.0),
+                    })
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn n_buffers(&self) -> usize {
+        self.buffers.len()
+    }
+
+    pub(super) fn free_from(&mut self, mark: usize) {
+        for buffer in self.buffers.drain(mark.min(self.buffers.len())..) {
+            self.counters.live_bytes -= buffer.len() as u64 * 4;
+            self.counters.live_buffers -= 1;
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! The GPU executor, through wgpu: natively and in the browser the same code.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_channel::oneshot;
+use signbit_shaders::{Access, BufferId, Dispatch, Kernel, State, StateAccess};
+
+use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
+use crate::error::EngineError;
+
+/// How to open a GPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GpuOptions {
+    /// Plan as if storage bindings could hold no more than this, for tests of sharding.
+    pub max_binding_bytes: Option<u64>,
+    /// Plan as if buffers could hold no more than this.
+    pub max_buffer_bytes: Option<u64>,
+    /// Ask for the limits that WebGPU guarantees instead of all that the adapter has.
+    pub minimum_limits: bool,
+}
+
+/// A dispatch with its GPU objects.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pipeline: wgpu::ComputePipeline,
+    bind_group: wgpu::BindGroup,
+    workgroups: [u32; 2],
+}
+
+#[derive(Debug)]
+struct Pipeline {
+    pipeline: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+}
+
+/// What the device said outside of any call.
+#[derive(Debug, Default)]
+struct Faults {
+    lost: Option<String>,
+    error: Option<EngineError>,
+}
+
+/// A GPU with the buffers and pipelines of the resident model.
+#[derive(Debug)]
+pub struct GpuDevice {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: DeviceInfo,
+    faults: Arc<Mutex<Faults>>,
+    state: wgpu::Buffer,
+    buffers: Vec<wgpu::Buffer>,
+    staging: wgpu::Buffer,
+    pipelines: HashMap<&'static str, Pipeline>,
+    counters: Counters,
+}
+
+const STATE_BYTES: u64 = size_of::<State>() as u64;
+
+impl GpuDevice {
+    /// Opens the best adapter there is.
+    pub async fn open(options: GpuOptions) -> Result<Self, EngineError> {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.backends =
+            if cfg!(target_arch = "wasm32") { wgpu::Backends::BROWSER_WEBGPU } else { wgpu::Backends::PRIMARY };
+        let instance = wgpu::Instance::new(descriptor);
+        let adapter = instance
+            .request_adapter(&wgpu::RequestAdapterOptions {
+                power_preference: wgpu::PowerPreference::HighPerformance,
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| EngineError::WebGpuUnavailable { reason: e.to_string() })?;
+        // Default limits would hide what the adapter can do; 128 MiB bindings split large tensors.
+        let required_limits =
+            if options.minimum_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let (device, queue) = adapter
+            .request_device(&wgpu::DeviceDescriptor {
+                label: Some("signbit"),
+                required_limits: required_limits.clone(),
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| EngineError::WebGpuUnavailable { reason: e.to_string() })?;
+
+        let faults = Arc::new(Mutex::new(Faults::default()));
+        device.on_uncaptured_error({
+            let faults = Arc::clone(&faults);
+            Arc::new(move |error| {
+                tracing::error!("uncaptured GPU error: {error}");
+                lock(&faults).error.get_or_insert(from_wgpu(error));
+            })
+        });
+        device.set_device_lost_callback({
+            let faults = Arc::clone(&faults);
+            move |reason, message| {
+                lock(&faults).lost.get_or_insert(format!("{reason:?}: {message}"));
+            }
+        });
+
+        let info = adapter.get_info();
+        let smaller = |limit: u64, hook: Option<u64>| hook.map_or(limit, |h| h.min(limit));
+        let limits = Limits {
+            max_buffer_bytes: smaller(required_limits.max_buffer_size, options.max_buffer_bytes),
+            max_binding_bytes: smaller(
+                required_limits.max_storage_buffer_binding_size,
+                options.max_binding_bytes,
+            ),
+            max_workgroup_bytes: required_limits.max_compute_workgroup_storage_size.into(),
+            max_invocations: required_limits.max_compute_invocations_per_workgroup.into(),
+        };
+        let info = DeviceInfo {
+            backend: "webgpu",
+            is_fallback: info.device_type == wgpu::DeviceType::Cpu,
+            name: if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name },
+            vendor: [info.driver, info.driver_info].join(" ").trim().to_owned(),
+            features: adapter.features().iter_names().map(|(name, _)| name.to_owned()).collect(),
+            limits,
+        };
+        let state = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("state"),
+            size: STATE_BYTES,
+            usage: wgpu::BufferUsages::UNIFORM
+                | wgpu::BufferUsages::STORAGE
+                | wgpu::BufferUsages::COPY_SRC
+                | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let staging = create_staging(&device, 4096);
+        Ok(Self {
+            device,
+            queue,
+            info,
+            faults,
+            state,
+            buffers: Vec::new(),
+            staging,
+            pipelines: HashMap::new(),
+            counters: Counters { objects_created: 2, ..Counters::default() },
+        })
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Destroys the device, as a driver reset would.
+    pub fn destroy(&self) {
+        self.device.destroy();
+    }
+
+    pub(super) fn create_buffer(&mut self, label: &str, n_bytes: u64) -> BufferId {
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size: n_bytes.max(4),
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.counters.live_bytes += buffer.size();
+        self.counters.live_buffers += 1;
+        self.counters.objects_created += 1;
+        self.buffers.push(buffer);
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    fn buffer(&self, id: BufferId) -> Result<&wgpu::Buffer, EngineError> {
+        self.buffers.get(id.0 as usize).ok_or_else(|| unknown_buffer(id))
+    }
+
+    pub(super) fn write(&self, id: BufferId, offset: u64, words: &[u32]) -> Result<(), EngineError> {
+        let buffer = self.buffer(id)?;
+        let end = offset.saturating_add(words.len() as u64).saturating_mul(4);
+        if end > buffer.size() {
+            return Err(EngineError::Device {
+                reason: format!("a write of {} words at {offset} is outside buffer {}", words.len(), id.0),
+            });
+        }
+        self.queue.write_buffer(buffer, offset * 4, bytemuck::cast_slice(words));
+        Ok(())
+    }
+
+    pub(super) fn clear(&mut self, buffers: &[BufferId]) -> Result<(), EngineError> {
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        for &id in buffers {
+            encoder.clear_buffer(self.buffer(id)?, 0, None);
+        }
+        self.queue.submit([encoder.finish()]);
+        self.counters.submits += 1;
+        Ok(())
+    }
+
+    pub(super) fn write_state(&self, state: &State) {
+        self.queue.write_buffer(&self.state, 0, bytemuck::bytes_of(state));
+    }
+
+    fn pipeline(&mut self, kernel: &'static Kernel) -> &Pipeline {
+        let (device, counters) = (&self.device, &mut self.counters);
+        self.pipelines.entry(kernel.name).or_insert_with(|| {
+            counters.objects_created += 2;
+            create_pipeline(device, kernel)
+        })
+    }
+
+    pub(super) fn bind(&mut self, dispatches: &[Dispatch]) -> Result<Vec<Bound>, EngineError> {
+        if dispatches.is_empty() {
+            return Ok(Vec::new());
+        }
+        // All parameters share one uniform buffer; each bind group points at its own slot.
+        let slot = u64::from(self.device.limits().min_uniform_buffer_offset_alignment).max(256);
+        let params = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("params"),
+            size: slot * dispatches.len() as u64,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.counters.objects_created += 1;
+        let mut bound = Vec::with_capacity(dispatches.len());
+        for (i, dispatch) in dispatches.iter().enumerate() {
+            let offset = slot * i as u64;
+            self.queue.write_buffer(&params, offset, &dispatch.params);
+            self.pipeline(dispatch.kernel);
+            let Some(Pipeline { pipeline, layout }) = self.pipelines.get(dispatch.kernel.name) else {
+                continue;
+            };
+            let mut entries = vec![
+                wgpu::BindGroupEntry {
+                    binding: 0,
+                    resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                        buffer: &params,
+                        offset,
+                        size: wgpu::BufferSize::new(dispatch.params.len() as u64),
+                    }),
+                },
+                wgpu::BindGroupEntry { binding: 1, resource: self.state.as_entire_binding() },
+            ];
+            for (j, &id) in dispatch.buffers.iter().enumerate() {
+                let resource = self.buffer(id)?.as_entire_binding();
+                entries.push(wgpu::BindGroupEntry { binding: j as u32 + 2, resource });
+            }
+            let bind_group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: Some(&dispatch.label),
+                layout,
+                entries: &entries,
+            });
+            let workgroups = [dispatch.workgroups.x, dispatch.workgroups.y];
+            bound.push(Bound { pipeline: pipeline.clone(), bind_group, workgroups });
+            self.counters.objects_created += 1;
+        }
+        Ok(bound)
+    }
+
+    pub(super) async fn run<'a>(
+        &mut self,
+        plans: impl Iterator<Item = &'a [Bound]>,
+        reads: &[Read],
+    ) -> Result<Vec<Vec<u32>>, EngineError> {
+        self.fault()?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for bound in plans.flatten() {
+                pass.set_pipeline(&bound.pipeline);
+                pass.set_bind_group(0, &bound.bind_group, &[]);
+                pass.dispatch_workgroups(bound.workgroups[0], bound.workgroups[1], 1);
+                self.counters.dispatches += 1;
+            }
+        }
+        let n_bytes = self.copy_reads(&mut encoder, reads)?;
+        self.queue.submit([encoder.finish()]);
+        self.counters.submits += 1;
+        if reads.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = self.map_staging(n_bytes).await?;
+        self.fault()?;
+        Ok(split_reads(&bytes, reads))
+    }
+
+    /// Copies what `reads` names into the staging buffer, back to back; returns its bytes.
+    fn copy_reads(&mut self, encoder: &mut wgpu::CommandEncoder, reads: &[Read]) -> Result<u64, EngineError> {
+        let total = reads.iter().map(read_bytes).sum();
+        if total > self.staging.size() {
+            self.staging = create_staging(&self.device, total);
+            self.counters.objects_created += 1;
+        }
+        let mut offset = 0;
+        for read in reads {
+            match read {
+                Read::State => encoder.copy_buffer_to_buffer(&self.state, 0, &self.staging, offset, STATE_BYTES),
+                Read::Words(id, range) => encoder.copy_buffer_to_buffer(
+                    self.buffer(*id)?,
+                    range.start * 4,
+                    &self.staging,
+                    offset,
+                    read_bytes(read),
+                ),
+            }
+            offset += read_bytes(read);
+        }
+        Ok(total)
+    }
+
+    async fn map_staging(&mut self, n_bytes: u64) -> Result<Vec<u8>, EngineError> {
+        let (sender, receiver) = oneshot::channel();
+        self.staging.slice(..n_bytes).map_async(wgpu::MapMode::Read, move |result| {
+            // The receiver is gone only when the caller no longer wants the result.
+            let _ = sender.send(result);
+        });
+        #[cfg(not(target_arch = "wasm32"))]
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|e| EngineError::Device { reason: e.to_string() })?;
+        let mapped = receiver.await;
+        if !matches!(mapped, Ok(Ok(()))) {
+            // The staging buffer is in an unknown state: the next read starts with a new one.
+            self.staging = create_staging(&self.device, self.staging.size());
+            self.fault()?;
+            return Err(EngineError::DeviceLost { reason: "a result could not be read back".to_owned() });
+        }
+        let bytes = self.staging.slice(..n_bytes).get_mapped_range().map(|view| view.to_vec());
+        self.staging.unmap();
+        bytes.map_err(|e| EngineError::Device { reason: e.to_string() })
+    }
+
+    /// The first thing that went wrong outside of a call, if anything did.
+    fn fault(&self) -> Result<(), EngineError> {
+        let mut faults = lock(&self.faults);
+        if let Some(reason) = &faults.lost {
+            return Err(EngineError::DeviceLost { reason: reason.clone() });
+        }
+        faults.error.take().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn n_buffers(&self) -> usize {
+        self.buffers.len()
+    }
+
+    pub(super) fn free_from(&mut self, mark: usize) {
+        for buffer in self.buffers.drain(mark.min(self.buffers.len())..) {
+            self.counters.live_bytes -= buffer.size();
+            self.counters.live_buffers -= 1;
+            buffer.destroy();
+        }
+    }
+}
+
+fn lock(faults: &Mutex<Faults>) -> MutexGuard<'_, Faults> {
+    faults.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn from_wgpu(error: wgpu::Error) -> EngineError {
+    match error {
+        wgpu::Error::OutOfMemory { source } => EngineError::OutOfMemory { reason: source.to_string() },
+        wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. } => {
+            EngineError::Device { reason: description }
+        }
+    }
+}
+
+fn create_staging(device: &wgpu::Device, n_bytes: u64) -> wgpu::Buffer {
+    device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("staging"),
+        size: n_bytes,
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    })
+}
+
+fn create_pipeline(device: &wgpu::Device, kernel: &'static Kernel) -> Pipeline {
+    let buffer = |binding, ty| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    };
+    let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
+    let state = match kernel.state {
+        StateAccess::Uniform => wgpu::BufferBindingType::Uniform,
+        StateAccess::ReadWrite => storage(false),
+    };
+    let mut entries = vec![buffer(0, wgpu::BufferBindingType::Uniform), buffer(1, state)];
+    for (i, binding) in kernel.bindings.iter().enumerate() {
+        entries.push(buffer(i as u32 + 2, storage(binding.access == Access::Read)));
+    }
+    let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: Some(kernel.name),
+        entries: &entries,
+    });
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some(kernel.name),
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some(kernel.name),
+        source: wgpu::ShaderSource::Wgsl(kernel.wgsl().into()),
+    });
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(kernel.name),
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: Default::default(),
+        cache: None,
+    });
+    Pipeline { pipeline, layout }
+}
+
+fn read_bytes(read: &Read) -> u64 {
+    match read {
+        Read::State => STATE_BYTES,
+        Read::Words(_, range) => range.end.saturating_sub(range.start) * 4,
+    }
+}
+
+fn split_reads(bytes: &[u8], reads: &[Read]) -> Vec<Vec<u32>> {
+    let mut rest = bytes;
+    reads
+        .iter()
+        .map(|read| {
+            let (head, tail) = rest.split_at(read_bytes(read) as usize);
+            rest = tail;
+            bytemuck::pod_collect_to_vec(head)
+        })
+        .collect()
+}

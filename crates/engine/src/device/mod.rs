@@ -1,0 +1,210 @@
+//! Where a plan runs: a GPU through wgpu, or the CPU through the reference kernels.
+//!
+//! Both execute the same [`Dispatch`] lists over the same buffers, so the rest of the engine does
+//! not know which one it has. Buffers hold 32-bit words and are zero when created.
+
+mod cpu;
+mod gpu;
+
+use std::ops::Range;
+
+use signbit_shaders::{BufferId, Dispatch, State};
+
+pub use cpu::CpuDevice;
+pub use gpu::{GpuDevice, GpuOptions};
+
+use crate::error::EngineError;
+
+/// An executor.
+#[derive(Debug)]
+pub enum Device {
+    /// WebGPU, or Vulkan, Metal or Direct3D natively.
+    Gpu(Box<GpuDevice>),
+    /// The reference kernels.
+    Cpu(CpuDevice),
+}
+
+/// What a device is and allows.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct DeviceInfo {
+    /// `webgpu` or `cpu`.
+    pub backend: &'static str,
+    /// The adapter's name.
+    pub name: String,
+    /// The adapter's vendor or driver.
+    pub vendor: String,
+    /// Whether this is a software adapter.
+    pub is_fallback: bool,
+    /// Optional features that the adapter has.
+    pub features: Vec<String>,
+    /// Sizes that the device allows.
+    pub limits: Limits,
+}
+
+/// Sizes that a plan must respect.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Limits {
+    /// Bytes of the largest buffer.
+    pub max_buffer_bytes: u64,
+    /// Bytes of the largest storage binding.
+    pub max_binding_bytes: u64,
+    /// Workgroup memory in bytes.
+    pub max_workgroup_bytes: u64,
+    /// Invocations of the largest workgroup.
+    pub max_invocations: u64,
+}
+
+impl Limits {
+    /// The most 32-bit words that one bindable buffer may hold.
+    pub fn max_words(&self) -> u64 {
+        self.max_binding_bytes.min(self.max_buffer_bytes) / 4
+    }
+}
+
+/// Counts of what a device has done, for reports and leak tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Bytes of the buffers that are alive.
+    pub live_bytes: u64,
+    /// Buffers that are alive.
+    pub live_buffers: u64,
+    /// Buffers, bind groups and pipelines created since the start.
+    pub objects_created: u64,
+    /// Command buffers submitted.
+    pub submits: u64,
+    /// Dispatches run.
+    pub dispatches: u64,
+}
+
+/// Something to read back after a run.
+#[derive(Clone, Debug)]
+pub enum Read {
+    /// The whole state.
+    State,
+    /// Words of a buffer.
+    Words(BufferId, Range<u64>),
+}
+
+/// Dispatches made ready for one device.
+#[derive(Debug)]
+pub struct Plan {
+    /// The dispatches as recorded.
+    pub dispatches: Vec<Dispatch>,
+    gpu: Vec<gpu::Bound>,
+}
+
+impl Device {
+    /// What this device is.
+    pub fn info(&self) -> &DeviceInfo {
+        match self {
+            Self::Gpu(d) => d.info(),
+            Self::Cpu(d) => d.info(),
+        }
+    }
+
+    /// What this device has done.
+    pub fn counters(&self) -> Counters {
+        match self {
+            Self::Gpu(d) => d.counters(),
+            Self::Cpu(d) => d.counters(),
+        }
+    }
+
+    /// A zeroed buffer of `n_words` 32-bit words. A failed allocation is reported by the next
+    /// [`Device::check`].
+    pub fn create_buffer(&mut self, label: &str, n_words: u64) -> Result<BufferId, EngineError> {
+        let (needed, limit) = (n_words.saturating_mul(4), self.info().limits.max_words() * 4);
+        if needed > limit {
+            return Err(EngineError::LimitTooSmall { what: label.to_owned(), needed, limit });
+        }
+        match self {
+            Self::Gpu(d) => Ok(d.create_buffer(label, needed)),
+            Self::Cpu(d) => d.create_buffer(n_words),
+        }
+    }
+
+    /// Writes `words` at `offset_words`.
+    pub fn write(&mut self, buffer: BufferId, offset_words: u64, words: &[u32]) -> Result<(), EngineError> {
+        match self {
+            Self::Gpu(d) => d.write(buffer, offset_words, words),
+            Self::Cpu(d) => d.write(buffer, offset_words, words),
+        }
+    }
+
+    /// Sets a buffer to zero.
+    pub fn clear(&mut self, buffers: &[BufferId]) -> Result<(), EngineError> {
+        match self {
+            Self::Gpu(d) => d.clear(buffers),
+            Self::Cpu(d) => d.clear(buffers),
+        }
+    }
+
+    /// Replaces the state.
+    pub fn write_state(&mut self, state: &State) {
+        match self {
+            Self::Gpu(d) => d.write_state(state),
+            Self::Cpu(d) => d.write_state(state),
+        }
+    }
+
+    /// Makes dispatches ready to run: pipelines and bind groups are created here and never later.
+    pub fn prepare(&mut self, dispatches: Vec<Dispatch>) -> Result<Plan, EngineError> {
+        match self {
+            Self::Gpu(d) => {
+                let gpu = d.bind(&dispatches)?;
+                Ok(Plan { dispatches, gpu })
+            }
+            Self::Cpu(_) => Ok(Plan { dispatches, gpu: Vec::new() }),
+        }
+    }
+
+    /// Runs plans in order as one submit, waits, and returns what `reads` names.
+    ///
+    /// With no reads it does not wait.
+    pub async fn run(&mut self, plans: &[&Plan], reads: &[Read]) -> Result<Vec<Vec<u32>>, EngineError> {
+        match self {
+            Self::Gpu(d) => d.run(plans.iter().map(|p| p.gpu.as_slice()), reads).await,
+            Self::Cpu(d) => d.run(plans.iter().flat_map(|p| &p.dispatches), reads),
+        }
+    }
+
+    /// Runs part of a plan, for comparing step by step.
+    pub async fn run_range(
+        &mut self,
+        plan: &Plan,
+        range: Range<usize>,
+        reads: &[Read],
+    ) -> Result<Vec<Vec<u32>>, EngineError> {
+        let outside = || EngineError::InvalidRequest { reason: "the plan has no such step".to_owned() };
+        match self {
+            Self::Gpu(d) => d.run([plan.gpu.get(range).ok_or_else(outside)?].into_iter(), reads).await,
+            Self::Cpu(d) => d.run(plan.dispatches.get(range).ok_or_else(outside)?.iter(), reads),
+        }
+    }
+
+    /// Waits for outstanding work and reports an error that the device raised meanwhile.
+    pub async fn check(&mut self) -> Result<(), EngineError> {
+        self.run(&[], &[Read::State]).await.map(|_| ())
+    }
+
+    /// How many buffers there are; buffers made later can be freed with [`Device::free_from`].
+    pub fn mark(&self) -> usize {
+        match self {
+            Self::Gpu(d) => d.n_buffers(),
+            Self::Cpu(d) => d.n_buffers(),
+        }
+    }
+
+    /// Frees every buffer made since `mark`. Plans that use them must not be run again.
+    pub fn free_from(&mut self, mark: usize) {
+        match self {
+            Self::Gpu(d) => d.free_from(mark),
+            Self::Cpu(d) => d.free_from(mark),
+        }
+    }
+}
+
+/// The error for an id that this device never gave out.
+fn unknown_buffer(id: BufferId) -> EngineError {
+    EngineError::Device { reason: format!("there is no buffer {}", id.0) }
+}

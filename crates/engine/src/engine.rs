@@ -1,0 +1,354 @@
+//! One device with at most one resident model, and generation over it, in tokens.
+
+use crate::clock::{Pace, now_ms};
+use crate::device::{Counters, Device, DeviceInfo};
+use crate::error::EngineError;
+use crate::loader::{LoadedModel, Loader};
+use crate::model::{MAX_STEPS_PER_SUBMIT, ModelOptions};
+use crate::sampler::{Sampler, Sampling};
+use crate::session::{Session, Step, Want};
+
+/// A slice of prefill should take no longer than this.
+const PREFILL_BUDGET_MS: f64 = 100.0;
+
+/// A submit of decode steps should take no longer than this.
+const DECODE_BUDGET_MS: f64 = 50.0;
+
+/// A device and the model on it.
+#[derive(Debug)]
+pub struct Engine {
+    device: Device,
+    resident: Option<Resident>,
+}
+
+#[derive(Debug)]
+struct Resident {
+    loaded: LoadedModel,
+    session: Session,
+    prefill_pace: Pace,
+    decode_pace: Pace,
+}
+
+/// What to generate, in tokens.
+#[derive(Clone, Debug, Default)]
+pub struct TokenRequest {
+    /// The whole prompt; what the resident session already holds of it is not read again.
+    pub prompt: Vec<u32>,
+    /// The most tokens to generate; `None` goes on to the end of the context.
+    pub max_tokens: Option<u32>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Ids that end the reply.
+    pub stop_ids: Vec<u32>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended its reply, or a stop string appeared.
+    Stop,
+    /// The token limit or the end of the context was reached.
+    Length,
+    /// The reply calls tools.
+    ToolCalls,
+}
+
+/// A generation under way. Abandoning it at any time leaves the engine usable.
+#[derive(Debug)]
+pub struct Generation {
+    request: TokenRequest,
+    /// Prompt tokens that the session holds.
+    n_read: usize,
+    n_reused: usize,
+    n_generated: u32,
+    max_tokens: u32,
+    sampler: Option<Sampler>,
+    /// The sampled token that a host-sampled generation reads next.
+    next_id: Option<u32>,
+    finished: Option<FinishReason>,
+}
+
+impl Generation {
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.request.prompt.len()
+    }
+
+    /// Tokens of the prompt that have been read, reused ones included.
+    pub fn prefilled(&self) -> usize {
+        self.n_read
+    }
+
+    /// Tokens of the prompt that did not have to be read again.
+    pub fn reused(&self) -> usize {
+        self.n_reused
+    }
+
+    /// Tokens generated so far.
+    pub fn generated(&self) -> u32 {
+        self.n_generated
+    }
+
+    /// Set once nothing more comes.
+    pub fn finished(&self) -> Option<FinishReason> {
+        self.finished
+    }
+
+    /// Ends the generation, for a reason that only the text shows.
+    pub fn end(&mut self, reason: FinishReason) {
+        self.finished.get_or_insert(reason);
+    }
+}
+
+impl Engine {
+    /// An engine without a model.
+    pub fn new(device: Device) -> Self {
+        Self { device, resident: None }
+    }
+
+    /// The device.
+    pub fn device_info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// What the device has done.
+    pub fn counters(&self) -> Counters {
+        self.device.counters()
+    }
+
+    /// The device, for a loader or for checks below the level of a model.
+    pub fn device_mut(&mut self) -> &mut Device {
+        &mut self.device
+    }
+
+    /// Frees the resident model.
+    pub fn unload(&mut self) {
+        self.resident = None;
+        self.device.free_from(0);
+    }
+
+    /// Makes the loader's model the resident one; frees what it allocated if it is not complete.
+    pub async fn install(&mut self, loader: Loader) -> Result<&LoadedModel, EngineError> {
+        let loaded = match loader.finish(&mut self.device).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.unload();
+                return Err(error);
+            }
+        };
+        let most_rows = loaded.model.max_prefill_rows();
+        let resident = self.resident.insert(Resident {
+            loaded,
+            session: Session::default(),
+            prefill_pace: Pace::new(32, most_rows, PREFILL_BUDGET_MS),
+            decode_pace: Pace::new(1, MAX_STEPS_PER_SUBMIT, DECODE_BUDGET_MS),
+        });
+        resident.session.reset(&mut self.device, &resident.loaded.model)?;
+        Ok(&resident.loaded)
+    }
+
+    /// Loads a model whose parts are already in memory.
+    pub async fn load_parts(&mut self, parts: &[&[u8]], options: ModelOptions) -> Result<&LoadedModel, EngineError> {
+        self.unload();
+        let mut loader = Loader::new(options);
+        if let Err(error) = push_parts(&mut loader, &mut self.device, parts) {
+            self.unload();
+            return Err(error);
+        }
+        self.install(loader).await
+    }
+
+    fn resident(&self) -> Result<&Resident, EngineError> {
+        self.resident.as_ref().ok_or_else(no_model)
+    }
+
+    /// The resident model.
+    pub fn loaded(&self) -> Result<&LoadedModel, EngineError> {
+        Ok(&self.resident()?.loaded)
+    }
+
+    /// The ids that the resident session holds.
+    pub fn ledger(&self) -> Result<&[u32], EngineError> {
+        Ok(self.resident()?.session.ledger())
+    }
+
+    /// Forgets the resident session.
+    pub fn reset(&mut self) -> Result<(), EngineError> {
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        resident.session.reset(&mut self.device, &resident.loaded.model)
+    }
+
+    /// The device, model and session, for checks that go step by step.
+    pub fn parts_mut(&mut self) -> Result<(&mut Device, &LoadedModel, &mut Session), EngineError> {
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        Ok((&mut self.device, &resident.loaded, &mut resident.session))
+    }
+
+    /// Logits after every position of `ids`, from an empty session: `chunk` tokens are read at a
+    /// time, and `rows` gets each chunk's logits, [tokens, V].
+    pub async fn score(
+        &mut self,
+        ids: &[u32],
+        chunk: u32,
+        mut rows: impl FnMut(&[f32]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        self.reset()?;
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let model = &mut resident.loaded.model;
+        model.prepare_score(&mut self.device)?;
+        let most = model.plans().score.as_ref().map_or(1, |score| score.logits.rows);
+        for ids in ids.chunks(chunk.clamp(1, most) as usize) {
+            let step =
+                resident.session.prefill(&mut self.device, model, ids, &[], Want::AllLogits).await?;
+            rows(&step.logits)?;
+        }
+        Ok(())
+    }
+
+    /// Prepares a generation. Nothing is computed before the first [`Engine::step`].
+    pub fn start(&mut self, request: TokenRequest) -> Result<Generation, EngineError> {
+        request.sampling.validate()?;
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let context_length = resident.loaded.model.context_length() as usize;
+        let prompt_tokens = request.prompt.len();
+        if prompt_tokens == 0 {
+            return Err(EngineError::InvalidRequest { reason: "the prompt is empty".to_owned() });
+        }
+        if prompt_tokens > context_length {
+            return Err(EngineError::ContextFull { prompt_tokens, context_length });
+        }
+        let ledger = resident.session.ledger();
+        // The last token must be read now, since its logits were not kept.
+        let extends = ledger.len() < prompt_tokens && request.prompt.starts_with(ledger);
+        if !(extends && resident.session.is_sound()) {
+            resident.session.reset(&mut self.device, &resident.loaded.model)?;
+        }
+        let n_reused = resident.session.ledger().len();
+        // The last generated token need not be read, hence one more than the context has room for.
+        let room = (context_length - prompt_tokens + 1) as u32;
+        let max_tokens = request.max_tokens.unwrap_or(u32::MAX).min(room);
+        let sampler = (!request.sampling.is_greedy()).then(|| Sampler::new(request.sampling));
+        let finished = (max_tokens == 0).then_some(FinishReason::Length);
+        Ok(Generation {
+            request,
+            n_read: n_reused,
+            n_reused,
+            n_generated: 0,
+            max_tokens,
+            sampler,
+            next_id: None,
+            finished,
+        })
+    }
+
+    /// One slice of work: a piece of the prompt, or a few tokens. Returns the new ids, a stop id
+    /// included.
+    pub async fn step(&mut self, generation: &mut Generation) -> Result<Vec<u32>, EngineError> {
+        if generation.finished.is_some() {
+            return Ok(Vec::new());
+        }
+        let ids = if generation.n_read < generation.request.prompt.len() {
+            self.prefill_slice(generation).await?
+        } else {
+            self.decode_slice(generation).await?
+        };
+        generation.n_generated += ids.len() as u32;
+        if ids.last().is_some_and(|id| generation.request.stop_ids.contains(id)) {
+            generation.end(FinishReason::Stop);
+        } else if generation.n_generated >= generation.max_tokens {
+            generation.end(FinishReason::Length);
+        }
+        Ok(ids)
+    }
+
+    /// Makes the generation go on from `ids`, as if it had generated them.
+    pub fn force(&mut self, generation: &mut Generation, ids: &[u32]) -> Result<(), EngineError> {
+        let resident = self.resident()?;
+        let ledger = resident.session.ledger();
+        let pending = generation.next_id.take().or(resident.session.pending());
+        generation.n_read = ledger.len();
+        generation.request.prompt = ledger.iter().copied().chain(pending).chain(ids.iter().copied()).collect();
+        generation.n_generated += ids.len() as u32;
+        let context_length = resident.loaded.model.context_length() as usize;
+        if generation.n_generated >= generation.max_tokens || generation.request.prompt.len() > context_length {
+            generation.end(FinishReason::Length);
+        }
+        Ok(())
+    }
+
+    async fn prefill_slice(&mut self, generation: &mut Generation) -> Result<Vec<u32>, EngineError> {
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let (model, prompt) = (&resident.loaded.model, &generation.request.prompt);
+        let size = resident.prefill_pace.size() as usize;
+        let end = prompt.len().min(generation.n_read + size);
+        let ids = &prompt[generation.n_read..end];
+        let want = match &generation.sampler {
+            _ if end < prompt.len() => Want::Nothing,
+            None => Want::Greedy,
+            Some(_) => Want::Logits,
+        };
+        let start = now_ms();
+        let session = &mut resident.session;
+        let step = session.prefill(&mut self.device, model, ids, &generation.request.stop_ids, want).await?;
+        if ids.len() == size {
+            resident.prefill_pace.learn(now_ms() - start);
+        }
+        generation.n_read = end;
+        generation.take(step, model.n_valid(), resident.session.ledger().len())
+    }
+
+    async fn decode_slice(&mut self, generation: &mut Generation) -> Result<Vec<u32>, EngineError> {
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let (model, session) = (&resident.loaded.model, &mut resident.session);
+        let step = match generation.next_id {
+            Some(id) => session.decode_logits(&mut self.device, model, id).await?,
+            None => {
+                let left = generation.max_tokens - generation.n_generated;
+                let size = resident.decode_pace.size();
+                let start = now_ms();
+                let step = session.decode(&mut self.device, model, size.min(left)).await?;
+                if step.ids.len() as u32 == size {
+                    resident.decode_pace.learn(now_ms() - start);
+                }
+                step
+            }
+        };
+        generation.take(step, model.n_valid(), resident.session.ledger().len())
+    }
+}
+
+impl Generation {
+    /// The ids of a step; samples one on the host if that is how this generation goes.
+    fn take(&mut self, step: Step, n_valid: u32, position: usize) -> Result<Vec<u32>, EngineError> {
+        let Some(sampler) = &mut self.sampler else { return Ok(step.ids) };
+        if step.logits.is_empty() {
+            return Ok(Vec::new());
+        }
+        let id = sampler
+            .sample(&step.logits, n_valid)
+            .ok_or(EngineError::UnusableLogits { position: position.saturating_sub(1) as u32 })?;
+        self.next_id = Some(id);
+        Ok(vec![id])
+    }
+}
+
+/// Feeds whole parts to a loader: headers first where the model is split.
+fn push_parts(loader: &mut Loader, device: &mut Device, parts: &[&[u8]]) -> Result<(), EngineError> {
+    if parts.len() > 1 {
+        for (index, bytes) in parts.iter().enumerate() {
+            loader.begin_part(index, Some(bytes.len() as u64))?;
+            loader.push(device, bytes)?;
+        }
+    }
+    for (index, bytes) in parts.iter().enumerate() {
+        loader.begin_part(index, Some(bytes.len() as u64))?;
+        loader.push(device, bytes)?;
+        loader.end_part()?;
+    }
+    Ok(())
+}
+
+fn no_model() -> EngineError {
+    EngineError::InvalidRequest { reason: "no model is loaded".to_owned() }
+}

@@ -1,0 +1,133 @@
+//! What can go wrong, with a stable code for each kind.
+
+use signbit_gguf::GgufError;
+use signbit_shaders::ShapeError;
+use signbit_shaders::weights::PackError;
+use signbit_tokenizer::TokenizerError;
+use thiserror::Error;
+
+use crate::config::ConfigError;
+
+/// Any failure of the engine.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// There is no usable GPU adapter.
+    #[error("no WebGPU adapter is available: {reason}")]
+    WebGpuUnavailable {
+        /// What the platform said.
+        reason: String,
+    },
+    /// The device cannot hold something the model needs.
+    #[error("{what} needs {needed} bytes and this device allows {limit}")]
+    LimitTooSmall {
+        /// What did not fit.
+        what: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The device ran out of memory.
+    #[error("the device ran out of memory: {reason}")]
+    OutOfMemory {
+        /// What the device said.
+        reason: String,
+    },
+    /// The device is gone.
+    #[error("the device was lost: {reason}")]
+    DeviceLost {
+        /// What the device said.
+        reason: String,
+    },
+    /// The file is not a valid model file.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The file's bytes did not arrive as its header promises.
+    #[error("part {part} of the model ended after {seen} bytes, and its header needs {needed}")]
+    Truncated {
+        /// Index of the part.
+        part: usize,
+        /// Bytes that arrived.
+        seen: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
+    /// A tensor's blocks cannot be right.
+    #[error("tensor {tensor}: {source}")]
+    Weights {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        source: PackError,
+    },
+    /// A small tensor holds a number that is none.
+    #[error("tensor {tensor} holds a value that is not finite at element {element}")]
+    NonFiniteWeight {
+        /// The tensor.
+        tensor: String,
+        /// Index of the value.
+        element: usize,
+    },
+    /// The model is one this engine does not run.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model's geometry does not fit a kernel.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The tokenizer or the chat template.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The prompt does not fit.
+    #[error("the prompt has {prompt_tokens} tokens and the context holds {context_length}")]
+    ContextFull {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens the context holds.
+        context_length: usize,
+    },
+    /// The caller asked for something that makes no sense.
+    #[error("{reason}")]
+    InvalidRequest {
+        /// What is wrong with the request.
+        reason: String,
+    },
+    /// The model's output is not a distribution.
+    #[error("the logits after position {position} are not finite or all equal")]
+    UnusableLogits {
+        /// Position of the last token read.
+        position: u32,
+    },
+    /// The device refused something that should be valid.
+    #[error("the device reported: {reason}")]
+    Device {
+        /// What the device said.
+        reason: String,
+    },
+}
+
+impl EngineError {
+    /// A stable string for callers to act on.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::WebGpuUnavailable { .. } => "webgpu_unavailable",
+            Self::LimitTooSmall { .. } => "limit_too_small",
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::DeviceLost { .. } => "device_lost",
+            Self::Gguf(_) | Self::Truncated { .. } | Self::Weights { .. } | Self::NonFiniteWeight { .. } => "weights_invalid",
+            Self::Config(_) | Self::Shape(_) => "model_unsupported",
+            Self::Tokenizer(
+                TokenizerError::TemplateTooLong { .. }
+                | TokenizerError::TemplateSyntax { .. }
+                | TokenizerError::TemplateRaised { .. }
+                | TokenizerError::TemplateBudget { .. }
+                | TokenizerError::TemplateOutputTooLong { .. }
+                | TokenizerError::TemplateFailed { .. },
+            ) => "template_invalid",
+            Self::Tokenizer(_) => "tokenizer_invalid",
+            Self::ContextFull { .. } => "context_full",
+            Self::InvalidRequest { .. } => "invalid_request",
+            Self::UnusableLogits { .. } => "non_finite",
+            Self::Device { .. } => "internal",
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Turns a stream of GGUF bytes into a model on the device.
+//!
+//! Bytes arrive in file order in pieces of any size. The header alone decides whether the model
+//! can run and what is allocated; weights then go row by row into their device layout, so that
+//! the host never holds a whole file, nor a whole large tensor.
+
+use signbit_gguf::split::{SplitInfo, check_parts};
+use signbit_gguf::{Header, Parse, TensorInfo};
+use signbit_tokenizer::{
+    ChatTemplate, Message, RenderOptions, Role, TokenType, Tokenizer, Vocabulary,
+};
+
+use crate::config::{ModelConfig, SkipReason};
+use crate::device::Device;
+use crate::error::EngineError;
+use crate::model::weights::Weights;
+use crate::model::{Model, ModelOptions};
+
+/// A model with the text side that belongs to it.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// Weights, caches and plans.
+    pub model: Model,
+    /// The file's tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The file's chat template, or ChatML.
+    pub template: ChatTemplate,
+    /// What the file says about itself.
+    pub info: FileInfo,
+}
+
+impl LoadedModel {
+    /// Whether the model's template can switch thinking on and off.
+    pub fn has_thinking(&self) -> bool {
+        let prompt = |on| {
+            let options = RenderOptions { enable_thinking: Some(on), ..RenderOptions::default() };
+            let messages = [Message::new(Role::User, "Hi")];
+            self.template.render(&self.tokenizer, &messages, &options).map(|r| r.text)
+        };
+        matches!((prompt(true), prompt(false)), (Ok(on), Ok(off)) if on != off)
+    }
+}
+
+/// What a file says about itself.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct FileInfo {
+    /// Number of weights.
+    pub parameters: u64,
+    /// Number of tensors by type name.
+    pub tensor_types: std::collections::BTreeMap<String, u32>,
+    /// Tensors that are not used, with the reason.
+    pub skipped: Vec<(String, String)>,
+    /// Things in the file that deserve a word.
+    pub warnings: Vec<String>,
+}
+
+/// How far a part has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Progress {
+    /// Whether the part's header is known.
+    pub header_complete: bool,
+    /// Number of parts of the model, once the first header is known.
+    pub n_parts: u32,
+    /// Bytes of this part that have arrived.
+    pub bytes_seen: u64,
+    /// Bytes of this part that are needed, once its header is known.
+    pub bytes_total: Option<u64>,
+}
+
+/// Receives a model's bytes.
+///
+/// A file that is not split is pushed once. For a split model the headers of all parts are needed
+/// before any weights: push each part until its header is complete, then push every part again
+/// from its start.
+#[derive(Debug)]
+pub struct Loader {
+    options: ModelOptions,
+    headers: Vec<Option<Header>>,
+    part: usize,
+    /// Bytes of the header that is arriving.
+    prefix: Vec<u8>,
+    /// How long the prefix must be before parsing it again is worth it.
+    parse_at: u64,
+    file_bytes: Option<u64>,
+    bytes_seen: u64,
+    stage: Option<Stage>,
+    /// Parts whose weights have arrived.
+    filled: Vec<bool>,
+}
+
+/// A model whose weights are arriving.
+#[derive(Debug)]
+struct Stage {
+    weights: Weights,
+    model: LoadedModel,
+    /// Tensors of the current part in file order.
+    queue: Vec<TensorInfo>,
+    next: usize,
+    rows_done: u64,
+    /// Bytes of the tensor at `next` that are not yet written.
+    pending: Vec<u8>,
+}
+
+impl Loader {
+    /// A loader that expects the first part.
+    pub fn new(options: ModelOptions) -> Self {
+        Self {
+            options,
+            headers: Vec::new(),
+            part: 0,
+            prefix: Vec::new(),
+            parse_at: 0,
+            file_bytes: None,
+            bytes_seen: 0,
+            stage: None,
+            filled: Vec::new(),
+        }
+    }
+
+    /// Starts part `index` from its first byte. `file_bytes` is its size if it is known.
+    pub fn begin_part(&mut self, index: usize, file_bytes: Option<u64>) -> Result<(), EngineError> {
+        let known = self.n_parts();
+        if index > 0 && index >= known {
+            let reason = format!("part {index} was given, and the model has {known}");
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        self.part = index;
+        self.prefix.clear();
+        self.parse_at = 0;
+        self.file_bytes = file_bytes;
+        self.bytes_seen = 0;
+        if let (Some(stage), Some(Some(header))) = (&mut self.stage, self.headers.get(index)) {
+            stage.begin_part(header);
+        }
+        Ok(())
+    }
+
+    fn n_parts(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Takes the next bytes of the current part.
+    pub fn push(&mut self, device: &mut Device, bytes: &[u8]) -> Result<Progress, EngineError> {
+        let start = self.bytes_seen;
+        self.bytes_seen += bytes.len() as u64;
+        if self.header().is_none() {
+            self.push_header(device, bytes)?;
+        } else if let Some(stage) = &mut self.stage {
+            stage.push(device, start, bytes, self.headers.get(self.part).and_then(Option::as_ref))?;
+        }
+        Ok(self.progress())
+    }
+
+    fn header(&self) -> Option<&Header> {
+        self.headers.get(self.part).and_then(Option::as_ref)
+    }
+
+    /// What is known of the current part.
+    pub fn progress(&self) -> Progress {
+        let header = self.header();
+        Progress {
+            header_complete: header.is_some(),
+            n_parts: self.n_parts() as u32,
+            bytes_seen: self.bytes_seen,
+            bytes_total: header.map(needed_bytes),
+        }
+    }
+
+    fn push_header(&mut self, device: &mut Device, bytes: &[u8]) -> Result<(), EngineError> {
+        self.prefix.extend_from_slice(bytes);
+        if (self.prefix.len() as u64) < self.parse_at {
+            return Ok(());
+        }
+        let header = match Header::parse(&self.prefix, self.file_bytes)? {
+            Parse::NeedMore { at_least } => {
+                // Doubling keeps the work of parsing again in proportion to the header's size.
+                self.parse_at = at_least.max(self.prefix.len() as u64 * 2).min(self.file_bytes.unwrap_or(u64::MAX));
+                return Ok(());
+            }
+            Parse::Complete(header) => header,
+        };
+        let prefix = std::mem::take(&mut self.prefix);
+        if self.headers.is_empty() {
+            let count = SplitInfo::from_metadata(&header.metadata)?.map_or(1, |split| split.count.max(1));
+            self.headers.resize_with(count as usize, || None);
+            self.filled = vec![false; count as usize];
+        }
+        if let Some(slot) = self.headers.get_mut(self.part) {
+            *slot = Some(header);
+        }
+        let complete: Option<Vec<Header>> = self.headers.iter().cloned().collect();
+        let Some(headers) = complete else { return Ok(()) };
+        self.plan(device, headers)?;
+        // The bytes behind the header are weights, unless this is a later part of a split model,
+        // whose earlier parts have to come first.
+        if let (Some(stage), [Some(header)]) = (&mut self.stage, self.headers.as_slice()) {
+            stage.push(device, 0, &prefix, Some(header))?;
+        }
+        Ok(())
+    }
+
+    /// Decides from the headers alone whether the model runs, and allocates it.
+    fn plan(&mut self, device: &mut Device, headers: Vec<Header>) -> Result<(), EngineError> {
+        check_parts(&headers)?;
+        let tensors: Vec<TensorInfo> = headers.iter().flat_map(|h| h.tensors.iter().cloned()).collect();
+        let Some(first) = headers.into_iter().next() else { return Ok(()) };
+        let header = Header { tensors, ..first };
+        let config = ModelConfig::from_header(&header)?;
+        let tokenizer = Tokenizer::new(vocabulary(&header)?)?;
+        let template = match header.metadata.get_str("tokenizer.chat_template")? {
+            Some(source) => ChatTemplate::new(source)?,
+            None => ChatTemplate::chatml()?,
+        };
+
+        let mut weights = Weights::default();
+        let expected: std::collections::HashMap<String, _> = config.expected_tensors().into_iter().collect();
+        let mut info = FileInfo {
+            skipped: skipped_tensors(&config, &header),
+            warnings: config.warnings.clone(),
+            ..FileInfo::default()
+        };
+        for tensor in header.tensors.iter().filter(|t| expected.contains_key(&t.name)) {
+            info.parameters += tensor.n_elems();
+            *info.tensor_types.entry(tensor.ty.name().to_owned()).or_default() += 1;
+            weights.allocate(device, tensor, is_vector(tensor))?;
+        }
+        let n_valid = n_sampleable(&tokenizer);
+        let model = Model::build(device, config, &weights, n_valid, self.options)?;
+        let mut stage = Stage {
+            weights,
+            model: LoadedModel { model, tokenizer, template, info },
+            queue: Vec::new(),
+            next: 0,
+            rows_done: 0,
+            pending: Vec::new(),
+        };
+        if let [Some(header)] = self.headers.as_slice() {
+            stage.begin_part(header);
+        }
+        self.stage = Some(stage);
+        Ok(())
+    }
+
+    /// Ends the current part; an error if bytes are missing.
+    pub fn end_part(&mut self) -> Result<(), EngineError> {
+        let Some(header) = self.header() else {
+            let needed = self.parse_at.max(self.bytes_seen + 1);
+            return Err(EngineError::Truncated { part: self.part, seen: self.bytes_seen, needed });
+        };
+        let needed = needed_bytes(header);
+        let Some(stage) = &self.stage else { return Ok(()) };
+        if stage.next < stage.queue.len() || self.bytes_seen < needed {
+            return Err(EngineError::Truncated { part: self.part, seen: self.bytes_seen, needed });
+        }
+        if let Some(filled) = self.filled.get_mut(self.part) {
+            *filled = true;
+        }
+        Ok(())
+    }
+
+    /// The loaded model, once every part has ended.
+    pub async fn finish(self, device: &mut Device) -> Result<LoadedModel, EngineError> {
+        device.check().await?;
+        if let Some(part) = self.filled.iter().position(|filled| !filled) {
+            return Err(EngineError::Truncated { part, seen: self.bytes_seen, needed: self.bytes_seen + 1 });
+        }
+        self.stage.map(|stage| stage.model).ok_or(EngineError::Truncated {
+            part: self.part,
+            seen: self.bytes_seen,
+            needed: self.bytes_seen + 1,
+        })
+    }
+}
+
+impl Stage {
+    fn begin_part(&mut self, header: &Header) {
+        let used = |t: &&TensorInfo| self.weights.contains(&t.name);
+        self.queue = header.tensors.iter().filter(used).cloned().collect();
+        self.queue.sort_by_key(|t| t.offset);
+        self.next = 0;
+        self.rows_done = 0;
+        self.pending.clear();
+    }
+
+    /// Takes `bytes`, which stand at `start` in the part.
+    fn push(
+        &mut self,
+        device: &mut Device,
+        start: u64,
+        bytes: &[u8],
+        header: Option<&Header>,
+    ) -> Result<(), EngineError> {
+        let Some(header) = header else { return Ok(()) };
+        let end = start + bytes.len() as u64;
+        while let Some(tensor) = self.queue.get(self.next) {
+            let n_rows: u64 = tensor.shape.iter().skip(1).product::<u64>().max(1);
+            let run_rows = self.weights.rows_per_run(tensor);
+            let row_bytes = tensor.n_bytes / n_rows;
+            let tensor_start = header.data_start + tensor.offset;
+            let wanted = tensor_start + self.rows_done * row_bytes + self.pending.len() as u64;
+            let run = run_rows.min(n_rows - self.rows_done) * row_bytes - self.pending.len() as u64;
+            let take = end.min(wanted + run);
+            if wanted < start || wanted >= take {
+                return Ok(());
+            }
+            self.pending.extend_from_slice(&bytes[(wanted - start) as usize..(take - start) as usize]);
+            if take < wanted + run {
+                return Ok(());
+            }
+            self.weights.write(device, tensor, self.rows_done as u32, &self.pending)?;
+            self.pending.clear();
+            self.rows_done += run_rows.min(n_rows - self.rows_done);
+            if self.rows_done == n_rows {
+                self.next += 1;
+                self.rows_done = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the part up to the end of its last tensor.
+fn needed_bytes(header: &Header) -> u64 {
+    header.data_start + header.tensors.iter().map(|t| t.offset + t.n_bytes).max().unwrap_or(0)
+}
+
+/// Tensors that the kernels read as f32: norms, the convolution, the decay parameters.
+fn is_vector(tensor: &TensorInfo) -> bool {
+    tensor.shape.len() < 2 || tensor.name.contains("ssm_conv1d")
+}
+
+fn vocabulary(header: &Header) -> Result<Vocabulary, EngineError> {
+    let m = &header.metadata;
+    let id = |name: &str| m.get_u32(&format!("tokenizer.ggml.{name}"));
+    let strings = |name: &str| -> Result<Vec<String>, EngineError> {
+        let array = m.require_str_array(&format!("tokenizer.ggml.{name}"))?;
+        Ok(array.iter().map(str::to_owned).collect())
+    };
+    Ok(Vocabulary {
+        model: m.require_str("tokenizer.ggml.model")?.to_owned(),
+        pre: m.get_str("tokenizer.ggml.pre")?.map(str::to_owned),
+        tokens: strings("tokens")?,
+        token_types: m.require_i32_array("tokenizer.ggml.token_type")?,
+        merges: strings("merges")?,
+        eos_id: id("eos_token_id")?,
+        bos_id: id("bos_token_id")?,
+        pad_id: id("padding_token_id")?,
+        add_bos: m.get_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
+    })
+}
+
+/// Ids below this stand for tokens; the rows behind the last one only pad the vocabulary.
+fn n_sampleable(tokenizer: &Tokenizer) -> u32 {
+    let is_real = |id: &u32| tokenizer.token_type(*id).is_some_and(|ty| ty != TokenType::Unused);
+    (0..tokenizer.vocab_size() as u32).rev().find(is_real).map_or(0, |last| last + 1)
+}
+
+fn skipped_tensors(config: &ModelConfig, header: &Header) -> Vec<(String, String)> {
+    let reason = |reason| match reason {
+        SkipReason::MtpBlock => "part of a next-token-prediction block",
+        SkipReason::Unknown => "not part of this architecture",
+    };
+    config.skipped_tensors(header).into_iter().map(|(name, why)| (name, reason(why).to_owned())).collect()
+}

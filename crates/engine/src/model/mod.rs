@@ -1,0 +1,357 @@
+//! The model on the device: weights, caches, and the plans that run it.
+//!
+//! [`Model::forward`] is written once, against a recorder. Recording it for one row gives the plan
+//! for decode, recording it for more rows the plans for prefill.
+
+pub mod layers;
+pub mod recorder;
+pub mod weights;
+
+use signbit_shaders::kernels::{argmax_final, argmax_partial};
+use signbit_shaders::{BufferId, Dispatch, Tensor};
+
+use crate::config::{ModelConfig, RopeConfig, RopeScaling};
+use crate::device::{Device, Plan};
+use crate::error::EngineError;
+use layers::{Caches, Layer};
+use recorder::{Recorder, ScratchPool};
+use weights::{Matrix, Weights};
+
+/// The most tokens one prefill step reads.
+pub const MAX_PREFILL_ROWS: u32 = 512;
+
+/// Row capacities of the prefill plans; a step uses the narrowest that holds it.
+const PREFILL_ROWS: [u32; 3] = [32, 128, MAX_PREFILL_ROWS];
+
+/// The most tokens that one submit generates.
+pub const MAX_STEPS_PER_SUBMIT: u32 = 8;
+
+/// The most bytes of logits that scoring keeps at a time.
+const MAX_SCORE_BYTES: u64 = 64 << 20;
+
+/// Choices made when a model is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelOptions {
+    /// Positions that the caches hold; bounded by what the model was trained for and by the
+    /// device.
+    pub context_length: u32,
+    /// Leave out the file's YaRN scaling, as some engines do when they are compared.
+    pub ignore_yarn: bool,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self { context_length: 4096, ignore_yarn: false }
+    }
+}
+
+/// Bytes that a loaded model takes on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryPlan {
+    /// All tensors of the model.
+    pub weight_bytes: u64,
+    /// KV caches, recurrent states and the rotation table.
+    pub cache_bytes: u64,
+    /// Intermediate results and logits.
+    pub scratch_bytes: u64,
+}
+
+/// A loaded model.
+#[derive(Debug)]
+pub struct Model {
+    config: ModelConfig,
+    context_length: u32,
+    /// Token ids below this can be sampled; the rows above are padding.
+    n_valid: u32,
+    token_embd: Matrix,
+    layers: Vec<Layer>,
+    output_norm: Tensor,
+    lm_head: Matrix,
+    recurrent: Vec<BufferId>,
+    io: Io,
+    pool: ScratchPool,
+    memory: MemoryPlan,
+    plans: Plans,
+}
+
+/// Buffers through which a step gets its input and gives its output.
+#[derive(Clone, Copy, Debug)]
+pub struct Io {
+    /// Ids that the step reads, [1, max rows]; decode reads the first.
+    pub tokens: Tensor,
+    /// The residual stream, [max rows, D].
+    pub hidden: Tensor,
+    /// Logits of the step's last row, [1, V].
+    pub logits: Tensor,
+    /// Ids that the device sampled, [1, MAX_STEPS_PER_SUBMIT], by step modulo its length.
+    pub generated: Tensor,
+    partials: Tensor,
+}
+
+/// What a model can be asked to run.
+#[derive(Debug)]
+pub struct Plans {
+    /// One token: `tokens[0]` to `hidden`.
+    pub decode: Plan,
+    /// By row capacity, ascending: `tokens[..n]` to `hidden`.
+    pub prefill: Vec<(u32, Plan)>,
+    /// The last row of `hidden` to `logits`.
+    pub head: Plan,
+    /// `logits` to the next token, which moves the state on.
+    pub greedy: Plan,
+    /// Every row of `hidden` to logits; made when scoring is first asked for.
+    pub score: Option<Score>,
+}
+
+/// The head for every row of a step.
+#[derive(Debug)]
+pub struct Score {
+    /// The dispatches.
+    pub plan: Plan,
+    /// Logits, [rows, V].
+    pub logits: Tensor,
+}
+
+impl Model {
+    /// Builds caches and plans around weights that are allocated but perhaps not yet filled.
+    pub fn build(
+        device: &mut Device,
+        mut config: ModelConfig,
+        weights: &Weights,
+        n_valid: u32,
+        options: ModelOptions,
+    ) -> Result<Self, EngineError> {
+        if options.ignore_yarn && matches!(config.rope.scaling, RopeScaling::Yarn { .. }) {
+            config.rope.scaling = RopeScaling::None;
+        }
+        let limit = device.info().limits.max_words();
+        let max_rows = fit_rows("one row of activations", widest_row(&config), limit, MAX_PREFILL_ROWS)?;
+        let wanted = options.context_length.clamp(1, config.context_length);
+        let context_length = fit_rows("one position of the cache", widest_cache_row(&config), limit, wanted)?;
+
+        let rope = rope_table(device, &config.rope, context_length)?;
+        let mut caches = Caches::new(device, context_length, rope);
+        let layers = (0..config.num_hidden_layers)
+            .map(|i| Layer::load(i, &config, weights, &mut caches))
+            .collect::<Result<Vec<_>, _>>()?;
+        let recurrent = caches.recurrent.iter().map(|t| t.buffer).collect();
+        let cache_bytes = caches.n_bytes + rope.n_bytes();
+
+        let token_embd = weights.matrix("token_embd.weight")?;
+        let lm_head =
+            if config.tie_word_embeddings { token_embd.clone() } else { weights.matrix("output.weight")? };
+        let output_norm = weights.vector("output_norm.weight")?;
+
+        let mut tensor = |label: &str, rows: u32, cols: u32| -> Result<Tensor, EngineError> {
+            let buffer = device.create_buffer(label, u64::from(rows) * u64::from(cols))?;
+            Ok(Tensor { buffer, rows, cols })
+        };
+        let (partial_rows, partial_cols) = argmax_partial::partials_shape(config.vocab_size);
+        let io = Io {
+            tokens: tensor("tokens", 1, max_rows)?,
+            hidden: tensor("hidden", max_rows, config.hidden_size)?,
+            logits: tensor("logits", 1, config.vocab_size)?,
+            generated: tensor("generated", 1, MAX_STEPS_PER_SUBMIT)?,
+            partials: tensor("argmax_partials", partial_rows, partial_cols)?,
+        };
+
+        let empty = |device: &mut Device| device.prepare(Vec::new());
+        let plans = Plans {
+            decode: empty(device)?,
+            prefill: Vec::new(),
+            head: empty(device)?,
+            greedy: empty(device)?,
+            score: None,
+        };
+        let mut model = Self {
+            n_valid: n_valid.min(config.vocab_size),
+            config,
+            context_length,
+            token_embd,
+            layers,
+            output_norm,
+            lm_head,
+            recurrent,
+            io,
+            pool: ScratchPool::default(),
+            memory: MemoryPlan { weight_bytes: weights.n_bytes(), cache_bytes, scratch_bytes: 0 },
+            plans,
+        };
+        model.record_plans(device, max_rows)?;
+        Ok(model)
+    }
+
+    fn record_plans(&mut self, device: &mut Device, max_rows: u32) -> Result<(), EngineError> {
+        // Widest first: the narrower plans then reuse its scratch.
+        let mut capacities: Vec<u32> = PREFILL_ROWS.into_iter().filter(|&rows| rows < max_rows).collect();
+        capacities.push(max_rows);
+        let mut prefill = Vec::new();
+        for &rows in capacities.iter().rev() {
+            let dispatches = self.record(device, |model, rec| model.forward(rec, rows))?;
+            prefill.push((rows, device.prepare(dispatches)?));
+        }
+        prefill.reverse();
+        let decode = self.record(device, |model, rec| model.forward(rec, 1))?;
+        let head = self.record(device, Self::head)?;
+        let greedy = self.record(device, Self::greedy)?;
+        self.plans = Plans {
+            decode: device.prepare(decode)?,
+            prefill,
+            head: device.prepare(head)?,
+            greedy: device.prepare(greedy)?,
+            score: None,
+        };
+        let io = [self.io.tokens, self.io.hidden, self.io.logits, self.io.generated, self.io.partials];
+        self.memory.scratch_bytes = self.pool.n_bytes() + io.iter().map(Tensor::n_bytes).sum::<u64>();
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        device: &mut Device,
+        body: impl FnOnce(&Self, &mut Recorder<'_>) -> Result<(), EngineError>,
+    ) -> Result<Vec<Dispatch>, EngineError> {
+        let mut pool = std::mem::take(&mut self.pool);
+        let mut rec = Recorder::new(device, &mut pool);
+        let result = body(self, &mut rec);
+        let dispatches = rec.finish();
+        self.pool = pool;
+        result.map(|()| dispatches)
+    }
+
+    /// Reads up to `rows` tokens and leaves their final residual stream in `hidden`.
+    fn forward(&self, rec: &mut Recorder<'_>, rows: u32) -> Result<(), EngineError> {
+        let tokens = Tensor { cols: rows, ..self.io.tokens };
+        let x = Tensor { rows, ..self.io.hidden };
+        rec.scope("");
+        rec.embed("embed", tokens, &self.token_embd, x)?; // [T, D]
+        for layer in &self.layers {
+            layer.forward(rec, x)?; // [T, D]
+        }
+        Ok(())
+    }
+
+    /// Logits of the step's last row.
+    fn head(&self, rec: &mut Recorder<'_>) -> Result<(), EngineError> {
+        let h = rec.rms_norm_last("output_norm", self.io.hidden, self.output_norm, self.config.rms_norm_eps)?; // [1, D]
+        rec.linear_into("lm_head", *h, &self.lm_head, self.io.logits) // [1, V]
+    }
+
+    /// The most likely next token; the device feeds it to the next step.
+    fn greedy(&self, rec: &mut Recorder<'_>) -> Result<(), EngineError> {
+        let Io { tokens, logits, generated, partials, .. } = self.io;
+        rec.push("argmax.partial", argmax_partial::argmax_partial(logits, partials, self.n_valid))?;
+        rec.push("argmax.final", argmax_final::argmax_final(partials, tokens, generated))
+    }
+
+    /// The plan that gives logits for every row, recorded when first asked for.
+    pub fn prepare_score(&mut self, device: &mut Device) -> Result<(), EngineError> {
+        if self.plans.score.is_some() {
+            return Ok(());
+        }
+        let vocab = self.config.vocab_size;
+        let limit = device.info().limits.max_words().min(MAX_SCORE_BYTES / 4);
+        let rows = fit_rows("one row of logits", u64::from(vocab), limit, self.io.hidden.rows)?;
+        let buffer = device.create_buffer("score_logits", u64::from(rows) * u64::from(vocab))?;
+        let logits = Tensor { buffer, rows, cols: vocab };
+        let dispatches = self.record(device, |model, rec| {
+            let x = Tensor { rows, ..model.io.hidden };
+            let h = rec.rms_norm("output_norm", x, model.output_norm, model.config.rms_norm_eps)?; // [T, D]
+            rec.linear_into("lm_head", *h, &model.lm_head, logits) // [T, V]
+        })?;
+        self.plans.score = Some(Score { plan: device.prepare(dispatches)?, logits });
+        Ok(())
+    }
+
+    /// The narrowest prefill plan for `n_tokens`.
+    pub fn prefill_plan(&self, n_tokens: u32) -> Option<&Plan> {
+        self.plans.prefill.iter().find(|(rows, _)| *rows >= n_tokens).map(|(_, plan)| plan)
+    }
+
+    /// The most tokens that one prefill step takes.
+    pub fn max_prefill_rows(&self) -> u32 {
+        self.io.hidden.rows
+    }
+
+    /// Geometry.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Positions that the caches hold.
+    pub fn context_length(&self) -> u32 {
+        self.context_length
+    }
+
+    /// Number of ids that can be sampled.
+    pub fn n_valid(&self) -> u32 {
+        self.n_valid
+    }
+
+    /// Input and output buffers.
+    pub fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// All plans.
+    pub fn plans(&self) -> &Plans {
+        &self.plans
+    }
+
+    /// Bytes on the device.
+    pub fn memory(&self) -> MemoryPlan {
+        self.memory
+    }
+
+    /// States that a fresh session starts at zero.
+    pub fn recurrent(&self) -> &[BufferId] {
+        &self.recurrent
+    }
+}
+
+/// Elements of the widest activation row.
+fn widest_row(config: &ModelConfig) -> u64 {
+    let gated = u64::from(config.num_attention_heads) * u64::from(config.head_dim) * 2;
+    let delta = config.delta_net.as_ref().map_or(0, |d| {
+        2 * u64::from(d.num_key_heads) * u64::from(d.key_head_dim)
+            + u64::from(d.num_value_heads) * u64::from(d.value_head_dim)
+    });
+    gated.max(delta).max(config.hidden_size.into()).max(config.intermediate_size.into())
+}
+
+/// Elements of the widest row that exists once per position.
+fn widest_cache_row(config: &ModelConfig) -> u64 {
+    let kv = u64::from(config.num_key_value_heads) * u64::from(config.head_dim);
+    kv.max(config.rope.n_rot.into())
+}
+
+/// How many rows of `row_words` one buffer holds, at most `wanted`.
+fn fit_rows(what: &str, row_words: u64, limit_words: u64, wanted: u32) -> Result<u32, EngineError> {
+    match u32::try_from(limit_words / row_words.max(1)).unwrap_or(u32::MAX).min(wanted) {
+        0 => Err(EngineError::LimitTooSmall {
+            what: what.to_owned(),
+            needed: row_words * 4,
+            limit: limit_words * 4,
+        }),
+        rows => Ok(rows),
+    }
+}
+
+/// Cosines and sines of every position, [S, n_rot]: computed in f64, since an f32 angle is off by
+/// more than the result's precision at large positions.
+fn rope_table(device: &mut Device, rope: &RopeConfig, context_length: u32) -> Result<Tensor, EngineError> {
+    let cols = rope.n_rot;
+    let buffer = device.create_buffer("rope", u64::from(context_length) * u64::from(cols))?;
+    let (inv_freq, magnitude) = (rope.inv_freq(), rope.magnitude());
+    const RUN: u32 = 1024;
+    for start in (0..context_length).step_by(RUN as usize) {
+        let mut words = Vec::with_capacity((RUN * cols) as usize);
+        for position in start..(start + RUN).min(context_length) {
+            let angles = || inv_freq.iter().map(|f| f64::from(position) * f);
+            words.extend(angles().map(|a| ((a.cos() * magnitude) as f32).to_bits()));
+            words.extend(angles().map(|a| ((a.sin() * magnitude) as f32).to_bits()));
+        }
+        device.write(buffer, u64::from(start) * u64::from(cols), &words)?;
+    }
+    Ok(Tensor { buffer, rows: context_length, cols })
+}

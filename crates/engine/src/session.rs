@@ -1,0 +1,209 @@
+//! The resident session: which tokens the caches hold, and the steps that move them on.
+
+use signbit_shaders::State;
+
+use crate::device::{Device, Plan, Read};
+use crate::error::EngineError;
+use crate::model::{MAX_STEPS_PER_SUBMIT, Model};
+
+/// The tokens that the model's caches match.
+#[derive(Debug, Default)]
+pub struct Session {
+    ledger: Vec<u32>,
+    /// A token that the device has sampled but not yet read.
+    pending: Option<u32>,
+    /// Set while a step runs: a step that fails leaves caches that match nothing.
+    torn: bool,
+}
+
+/// What a prefill step should yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Nothing: more of the prompt follows.
+    Nothing,
+    /// The most likely next token, which decode goes on from.
+    Greedy,
+    /// Logits of the last row, for sampling on the host.
+    Logits,
+    /// Logits of every row.
+    AllLogits,
+}
+
+/// What a step yielded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Ids sampled on the device, a stop id included.
+    pub ids: Vec<u32>,
+    /// Whether a stop id was sampled.
+    pub stopped: bool,
+    /// Logits, if they were wanted: [rows, V].
+    pub logits: Vec<f32>,
+}
+
+impl Session {
+    /// The ids that the caches match, in order.
+    pub fn ledger(&self) -> &[u32] {
+        &self.ledger
+    }
+
+    /// The token that the device has sampled but not yet read.
+    pub fn pending(&self) -> Option<u32> {
+        self.pending
+    }
+
+    /// Whether the caches hold what the ledger says.
+    pub fn is_sound(&self) -> bool {
+        !self.torn
+    }
+
+    /// Starts over with an empty context.
+    pub fn reset(&mut self, device: &mut Device, model: &Model) -> Result<(), EngineError> {
+        self.torn = true;
+        device.clear(model.recurrent())?;
+        self.ledger.clear();
+        self.pending = None;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Reads `ids`, at most one prefill step of them, and leaves the device ready to decode.
+    pub async fn prefill(
+        &mut self,
+        device: &mut Device,
+        model: &Model,
+        ids: &[u32],
+        stop_ids: &[u32],
+        want: Want,
+    ) -> Result<Step, EngineError> {
+        self.check(model, ids)?;
+        let n = ids.len() as u32;
+        let plans = model.plans();
+        let body = model.prefill_plan(n).ok_or_else(|| EngineError::InvalidRequest {
+            reason: format!("{n} tokens are more than one step of {}", model.max_prefill_rows()),
+        })?;
+        let mut run: Vec<&Plan> = vec![body];
+        let mut reads = vec![Read::State];
+        match want {
+            Want::Nothing => {}
+            Want::Greedy => {
+                run.extend([&plans.head, &plans.greedy]);
+                reads.push(all_words(model.io().generated));
+            }
+            Want::Logits => {
+                run.push(&plans.head);
+                reads.push(all_words(model.io().logits));
+            }
+            Want::AllLogits => {
+                let score = plans.score.as_ref().filter(|s| s.logits.rows >= n).ok_or_else(|| {
+                    EngineError::InvalidRequest { reason: format!("{n} rows are too many to score at once") }
+                })?;
+                run.push(&score.plan);
+                reads.push(all_words(signbit_shaders::Tensor { rows: n, ..score.logits }));
+            }
+        }
+        self.torn = true;
+        device.write(model.io().tokens.buffer, 0, ids)?;
+        device.write_state(&self.state(n, stop_ids)?);
+        let results = device.run(&run, &reads).await?;
+        self.finish(ids.to_vec(), results, want != Want::Greedy)
+    }
+
+    /// Generates up to `n` tokens on the device, going on from the one it sampled last.
+    pub async fn decode(&mut self, device: &mut Device, model: &Model, n: u32) -> Result<Step, EngineError> {
+        let pending = self.pending.ok_or_else(|| EngineError::InvalidRequest {
+            reason: "there is no sampled token to go on from".to_owned(),
+        })?;
+        self.check(model, &[pending])?;
+        let room = model.context_length() - self.ledger.len() as u32;
+        let n = n.clamp(1, MAX_STEPS_PER_SUBMIT).min(room);
+        let plans = model.plans();
+        let run: Vec<&Plan> = (0..n).flat_map(|_| [&plans.decode, &plans.head, &plans.greedy]).collect();
+        self.torn = true;
+        let results = device.run(&run, &[Read::State, all_words(model.io().generated)]).await?;
+        self.finish(vec![pending], results, false)
+    }
+
+    /// Reads one token and gives the logits after it.
+    pub async fn decode_logits(
+        &mut self,
+        device: &mut Device,
+        model: &Model,
+        id: u32,
+    ) -> Result<Step, EngineError> {
+        self.check(model, &[id])?;
+        let plans = model.plans();
+        self.torn = true;
+        device.write(model.io().tokens.buffer, 0, &[id])?;
+        device.write_state(&self.state(1, &[])?);
+        let reads = [Read::State, all_words(model.io().logits)];
+        let results = device.run(&[&plans.decode, &plans.head], &reads).await?;
+        self.finish(vec![id], results, true)
+    }
+
+    fn check(&self, model: &Model, ids: &[u32]) -> Result<(), EngineError> {
+        if self.torn {
+            let reason = "an earlier step failed; the session must be reset".to_owned();
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        if ids.is_empty() {
+            return Err(EngineError::InvalidRequest { reason: "there are no tokens to read".to_owned() });
+        }
+        let vocab = model.config().vocab_size;
+        if let Some(id) = ids.iter().find(|&&id| id >= vocab) {
+            let reason = format!("token id {id} is outside the vocabulary of {vocab}");
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        let (prompt_tokens, context_length) = (self.ledger.len() + ids.len(), model.context_length() as usize);
+        if prompt_tokens > context_length {
+            return Err(EngineError::ContextFull { prompt_tokens, context_length });
+        }
+        Ok(())
+    }
+
+    fn state(&self, n_tokens: u32, stop_ids: &[u32]) -> Result<State, EngineError> {
+        let mut state = State { position: self.ledger.len() as u32, n_tokens, ..State::default() };
+        let slots = state.stop_ids.get_mut(..stop_ids.len()).ok_or_else(|| EngineError::InvalidRequest {
+            reason: format!("{} stop ids are more than the device checks", stop_ids.len()),
+        })?;
+        slots.copy_from_slice(stop_ids);
+        state.n_stop_ids = stop_ids.len() as u32;
+        Ok(state)
+    }
+
+    /// Enters what was read into the ledger and takes the results apart.
+    fn finish(&mut self, read: Vec<u32>, results: Vec<Vec<u32>>, logits: bool) -> Result<Step, EngineError> {
+        let mut results = results.into_iter();
+        let state: State = results
+            .next()
+            .and_then(|words| bytemuck::try_pod_read_unaligned(bytemuck::cast_slice(&words)).ok())
+            .ok_or_else(|| EngineError::Device { reason: "the state could not be read back".to_owned() })?;
+        let words = results.next().unwrap_or_default();
+        self.pending = None;
+        let before = self.ledger.len() as u32;
+        self.ledger.extend(read);
+        if state.done == State::DONE_UNUSABLE_LOGITS {
+            return Err(EngineError::UnusableLogits { position: state.position });
+        }
+        let mut step = Step { stopped: state.done == State::DONE_STOP, ..Step::default() };
+        if logits {
+            step.logits = bytemuck::cast_vec(words);
+        } else if !words.is_empty() {
+            // Every sampled token but the last has been read as well.
+            let n_read = state.position.saturating_sub(before);
+            let n_sampled = n_read.saturating_sub(self.ledger.len() as u32 - before) + 1;
+            let len = words.len() as u32;
+            let first = state.step.wrapping_sub(n_sampled);
+            step.ids = (0..n_sampled)
+                .filter_map(|i| words.get((first.wrapping_add(i) % len) as usize).copied())
+                .collect();
+            self.ledger.extend(step.ids.iter().take(step.ids.len().saturating_sub(1)));
+            self.pending = step.ids.last().copied().filter(|_| !step.stopped);
+        }
+        self.torn = false;
+        Ok(step)
+    }
+}
+
+fn all_words(tensor: signbit_shaders::Tensor) -> Read {
+    Read::Words(tensor.buffer, 0..u64::from(tensor.rows) * u64::from(tensor.cols))
+}

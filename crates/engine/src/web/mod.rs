@@ -1,0 +1,456 @@
+//! The engine as a wasm module: one class, whose structured values are plain objects.
+//!
+//! The only code that knows wasm-bindgen. Calls must not overlap: the worker that owns the class
+//! runs one at a time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use signbit_tokenizer::{Message, RenderOptions};
+use wasm_bindgen::prelude::*;
+
+use crate::chat::{ChatGeneration, ChatRequest};
+use crate::check::check_kernels;
+use crate::device::{CpuDevice, Device, GpuDevice, GpuOptions};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::loader::{LoadedModel, Loader};
+use crate::model::ModelOptions;
+
+/// The engine for one worker.
+#[wasm_bindgen]
+pub struct WasmEngine {
+    inner: Rc<RefCell<Inner>>,
+}
+
+/// What the class owns. It is taken out while a call runs, so that overlapping calls fail with
+/// `busy` instead of corrupting each other.
+#[derive(Debug)]
+enum Inner {
+    Busy,
+    Ready(Box<Ready>),
+}
+
+#[derive(Debug)]
+struct Ready {
+    engine: Engine,
+    loader: Option<Loader>,
+    generation: Option<ChatGeneration>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CreateOptions {
+    backend: Backend,
+    max_binding_bytes: Option<u64>,
+    max_buffer_bytes: Option<u64>,
+    minimum_limits: bool,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Backend {
+    #[default]
+    Auto,
+    WebGpu,
+    Cpu,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LoadOptions {
+    context_length: Option<u32>,
+    yarn: Option<YarnOption>,
+}
+
+/// Whether a file's YaRN scaling is applied.
+#[derive(Clone, Copy, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum YarnOption {
+    File,
+    None,
+}
+
+#[derive(Serialize)]
+struct ModelInfo<'m> {
+    name: Option<&'m str>,
+    architecture: String,
+    parameters: u64,
+    context_length: u32,
+    trained_context_length: u32,
+    vocab_size: u32,
+    weight_bytes: u64,
+    tensor_types: &'m std::collections::BTreeMap<String, u32>,
+    layers: u32,
+    has_thinking: bool,
+    sampling: SamplingInfo,
+    skipped: &'m [(String, String)],
+    warnings: &'m [String],
+    plan: crate::model::MemoryPlan,
+}
+
+#[derive(Serialize)]
+struct SamplingInfo {
+    temperature: Option<f32>,
+    top_k: Option<u32>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+}
+
+#[derive(Serialize)]
+struct Started {
+    prompt_tokens: usize,
+    reused_tokens: usize,
+}
+
+#[derive(Serialize)]
+struct Stats {
+    device: crate::device::Counters,
+    memory: Option<crate::model::MemoryPlan>,
+    session_tokens: usize,
+    decode_dispatches: usize,
+}
+
+type JsResult<T> = Result<T, JsError>;
+
+/// A JavaScript `Error` with the engine's `code`.
+struct JsError(JsValue);
+
+impl From<JsError> for JsValue {
+    fn from(error: JsError) -> Self {
+        error.0
+    }
+}
+
+impl From<EngineError> for JsError {
+    fn from(error: EngineError) -> Self {
+        Self::new(error.code(), &error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for JsError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::new("invalid_request", &error.to_string())
+    }
+}
+
+impl JsError {
+    fn new(code: &str, message: &str) -> Self {
+        let error = js_sys::Error::new(message);
+        // Setting a property of a fresh Error cannot fail.
+        let _ = js_sys::Reflect::set(&error, &"code".into(), &code.into());
+        Self(error.into())
+    }
+}
+
+/// Reads a plain object. JSON in between keeps integers exact and needs no further library.
+fn from_js<T: for<'de> Deserialize<'de>>(value: &JsValue) -> JsResult<T> {
+    if value.is_undefined() || value.is_null() {
+        return Ok(serde_json::from_str("{}")?);
+    }
+    let text = js_sys::JSON::stringify(value).map_err(JsError)?;
+    Ok(serde_json::from_str(&String::from(text))?)
+}
+
+fn to_js<T: Serialize>(value: &T) -> JsResult<JsValue> {
+    js_sys::JSON::parse(&serde_json::to_string(value)?).map_err(JsError)
+}
+
+fn byte_count(value: Option<f64>) -> Option<u64> {
+    // Sizes come as JavaScript numbers; anything that is no whole count is unknown.
+    value.filter(|v| v.is_finite() && *v >= 0.0).map(|v| v as u64)
+}
+
+/// Sends panics to the console, where the worker's error follows.
+#[wasm_bindgen(start)]
+pub fn start() {
+    std::panic::set_hook(Box::new(|info| {
+        let message = info.to_string();
+        let console = js_sys::Reflect::get(&js_sys::global(), &"console".into());
+        let error = console.and_then(|c| js_sys::Reflect::get(&c, &"error".into()).map(|f| (c, f)));
+        if let Ok((console, function)) = error
+            && let Some(function) = function.dyn_ref::<js_sys::Function>()
+        {
+            // Nothing is left to do if even the console fails.
+            let _ = function.call1(&console, &message.into());
+        }
+    }));
+}
+
+/// Puts the engine back when a call ends, however it ends.
+struct Lease {
+    inner: Rc<RefCell<Inner>>,
+    ready: Option<Box<Ready>>,
+}
+
+impl Lease {
+    fn ready(&mut self) -> JsResult<&mut Ready> {
+        self.ready.as_deref_mut().ok_or_else(|| JsError::new("internal", "the engine is gone"))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(ready) = self.ready.take() {
+            *self.inner.borrow_mut() = Inner::Ready(ready);
+        }
+    }
+}
+
+impl WasmEngine {
+    fn lease(&self) -> JsResult<Lease> {
+        match self.inner.replace(Inner::Busy) {
+            Inner::Ready(ready) => Ok(Lease { inner: Rc::clone(&self.inner), ready: Some(ready) }),
+            Inner::Busy => Err(JsError::new("busy", "the engine is working on another call")),
+        }
+    }
+}
+
+#[wasm_bindgen]
+impl WasmEngine {
+    /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', max_binding_bytes?, max_buffer_bytes?,
+    /// minimum_limits? }`.
+    pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
+        let options: CreateOptions = from_js(&options)?;
+        let gpu_options = GpuOptions {
+            max_binding_bytes: options.max_binding_bytes,
+            max_buffer_bytes: options.max_buffer_bytes,
+            minimum_limits: options.minimum_limits,
+        };
+        let cpu = || Device::Cpu(CpuDevice::new(options.max_binding_bytes));
+        let device = match options.backend {
+            Backend::Cpu => cpu(),
+            Backend::WebGpu | Backend::Auto => match GpuDevice::open(gpu_options).await {
+                Ok(gpu) => Device::Gpu(Box::new(gpu)),
+                Err(_) if options.backend == Backend::Auto => cpu(),
+                Err(error) => return Err(JsError::from(error).into()),
+            },
+        };
+        let ready = Ready { engine: Engine::new(device), loader: None, generation: None };
+        Ok(Self { inner: Rc::new(RefCell::new(Inner::Ready(Box::new(ready)))) })
+    }
+
+    /// What the engine runs on.
+    pub fn device(&self) -> Result<JsValue, JsValue> {
+        Ok(to_js(self.lease()?.ready()?.engine.device_info())?)
+    }
+
+    /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn? }`.
+    pub fn begin_load(&self, options: JsValue) -> Result<(), JsValue> {
+        let options: LoadOptions = from_js(&options)?;
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.generation = None;
+        ready.engine.unload();
+        let defaults = ModelOptions::default();
+        ready.loader = Some(Loader::new(ModelOptions {
+            context_length: options.context_length.unwrap_or(defaults.context_length),
+            ignore_yarn: options.yarn == Some(YarnOption::None),
+        }));
+        Ok(())
+    }
+
+    /// Starts a file of the model; `file_bytes` is its size if known.
+    pub fn begin_part(&self, index: u32, file_bytes: Option<f64>) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        let loader = lease.ready()?.loader.as_mut().ok_or_else(no_load)?;
+        Ok(loader.begin_part(index as usize, byte_count(file_bytes)).map_err(JsError::from)?)
+    }
+
+    /// Takes the next bytes of the current file.
+    pub async fn push(&self, bytes: Vec<u8>) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        let loader = ready.loader.as_mut().ok_or_else(no_load)?;
+        match loader.push(ready.engine.device_mut(), &bytes) {
+            Ok(progress) => Ok(to_js(&progress)?),
+            Err(error) => {
+                ready.loader = None;
+                ready.engine.unload();
+                Err(JsError::from(error).into())
+            }
+        }
+    }
+
+    /// Ends the current file.
+    pub fn end_part(&self) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let loader = lease.ready()?.loader.as_mut().ok_or_else(no_load)?;
+        loader.end_part().map_err(JsError::from)?;
+        Ok(to_js(&loader.progress())?)
+    }
+
+    /// Makes the loaded model the resident one.
+    pub async fn finish_load(&self) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        let loader = ready.loader.take().ok_or_else(no_load)?;
+        let loaded = ready.engine.install(loader).await.map_err(JsError::from)?;
+        Ok(to_js(&model_info(loaded))?)
+    }
+
+    /// Frees the model, or abandons one that is loading.
+    pub fn unload(&self) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.generation = None;
+        ready.loader = None;
+        ready.engine.unload();
+        Ok(())
+    }
+
+    /// Prepares a reply; see `ChatRequest`.
+    pub async fn start(&self, request: JsValue) -> Result<JsValue, JsValue> {
+        let request: ChatRequest = from_js(&request)?;
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        let generation = ready.engine.start_chat(request).map_err(JsError::from)?;
+        let usage = generation.usage();
+        ready.generation = Some(generation);
+        Ok(to_js(&Started {
+            prompt_tokens: usage.prompt_tokens as usize,
+            reused_tokens: usage.reused_tokens as usize,
+        })?)
+    }
+
+    /// One slice of work on the reply; see `ChatDelta`.
+    pub async fn step(&self) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        let generation =
+            ready.generation.as_mut().ok_or_else(|| JsError::new("invalid_request", "no reply was started"))?;
+        match ready.engine.step_chat(generation).await {
+            Ok(delta) => Ok(to_js(&delta)?),
+            Err(error) => {
+                ready.generation = None;
+                Err(JsError::from(error).into())
+            }
+        }
+    }
+
+    /// Ends or abandons the reply.
+    pub fn finish(&self) -> Result<(), JsValue> {
+        self.lease()?.ready()?.generation = None;
+        Ok(())
+    }
+
+    /// Ids of a text.
+    pub fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, JsValue> {
+        let mut lease = self.lease()?;
+        let loaded = lease.ready()?.engine.loaded().map_err(JsError::from)?;
+        Ok(loaded.tokenizer.encode(text, parse_special))
+    }
+
+    /// Text of ids, control tokens included.
+    pub fn detokenize(&self, ids: &[u32]) -> Result<String, JsValue> {
+        let mut lease = self.lease()?;
+        let loaded = lease.ready()?.engine.loaded().map_err(JsError::from)?;
+        Ok(loaded.tokenizer.decode(ids))
+    }
+
+    /// A conversation as the model's template renders it: `{ text, ids }`.
+    pub fn render(&self, messages: JsValue, options: JsValue) -> Result<JsValue, JsValue> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Options {
+            tools: Vec<serde_json::Value>,
+            enable_thinking: Option<bool>,
+        }
+        #[derive(Serialize)]
+        struct Output {
+            text: String,
+            ids: Vec<u32>,
+        }
+        let messages: Vec<Message> = from_js(&messages)?;
+        let Options { tools, enable_thinking } = from_js(&options)?;
+        let options = RenderOptions { tools, enable_thinking, ..RenderOptions::default() };
+        let mut lease = self.lease()?;
+        let rendered = lease.ready()?.engine.render(&messages, &options).map_err(JsError::from)?;
+        Ok(to_js(&Output { text: rendered.text, ids: rendered.ids })?)
+    }
+
+    /// Logits after every position of `ids`, [tokens, V], from an empty session.
+    pub async fn score(&self, ids: Vec<u32>, chunk: u32) -> Result<js_sys::Float32Array, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.generation = None;
+        let mut logits = Vec::new();
+        let result = ready.engine.score(&ids, chunk, |rows| {
+            logits.extend_from_slice(rows);
+            Ok(())
+        });
+        result.await.map_err(JsError::from)?;
+        Ok(js_sys::Float32Array::from(logits.as_slice()))
+    }
+
+    /// Forgets the resident session.
+    pub fn reset(&self) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.generation = None;
+        Ok(ready.engine.reset().map_err(JsError::from)?)
+    }
+
+    /// Counters and sizes.
+    pub fn stats(&self) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let engine = &lease.ready()?.engine;
+        let model = engine.loaded().ok().map(|loaded| &loaded.model);
+        let dispatches = |m: &crate::model::Model| {
+            let plans = m.plans();
+            plans.decode.dispatches.len() + plans.head.dispatches.len() + plans.greedy.dispatches.len()
+        };
+        Ok(to_js(&Stats {
+            device: engine.counters(),
+            memory: model.map(crate::model::Model::memory),
+            session_tokens: engine.ledger().map_or(0, <[u32]>::len),
+            decode_dispatches: model.map_or(0, dispatches),
+        })?)
+    }
+
+    /// Every kernel against its CPU reference, on the cases whose kernel's name contains `filter`.
+    pub async fn check_kernels(&self, filter: Option<String>) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let device = lease.ready()?.engine.device_mut();
+        let reports = check_kernels(device, filter.as_deref().unwrap_or("")).await.map_err(JsError::from)?;
+        Ok(to_js(&reports)?)
+    }
+
+    /// Destroys the GPU device, as a driver reset would: for tests of what follows.
+    pub fn destroy_device(&self) -> Result<(), JsValue> {
+        if let Device::Gpu(gpu) = self.lease()?.ready()?.engine.device_mut() {
+            gpu.destroy();
+        }
+        Ok(())
+    }
+}
+
+fn no_load() -> JsError {
+    JsError::new("invalid_request", "no load was begun")
+}
+
+fn model_info(loaded: &LoadedModel) -> ModelInfo<'_> {
+    let (model, config) = (&loaded.model, loaded.model.config());
+    ModelInfo {
+        name: config.name.as_deref(),
+        architecture: config.architecture.key().to_owned(),
+        parameters: loaded.info.parameters,
+        context_length: model.context_length(),
+        trained_context_length: config.context_length,
+        vocab_size: config.vocab_size,
+        weight_bytes: model.memory().weight_bytes,
+        tensor_types: &loaded.info.tensor_types,
+        layers: config.num_hidden_layers,
+        has_thinking: loaded.has_thinking(),
+        sampling: SamplingInfo {
+            temperature: config.sampling.temperature,
+            top_k: config.sampling.top_k,
+            top_p: config.sampling.top_p,
+            min_p: config.sampling.min_p,
+        },
+        skipped: &loaded.info.skipped,
+        warnings: &loaded.info.warnings,
+        plan: model.memory(),
+    }
+}

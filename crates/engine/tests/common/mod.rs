@@ -1,0 +1,191 @@
+//! What the engine's tests share: devices, fixtures and their golden outputs.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pollster::block_on;
+use serde::Deserialize;
+use signbit_engine::device::{CpuDevice, Device, GpuDevice, GpuOptions};
+use signbit_engine::engine::{Engine, TokenRequest};
+use signbit_engine::model::ModelOptions;
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every miniature model.
+pub const MODELS: [&str; 13] = [
+    "qwen3-f16",
+    "qwen3-q1_0",
+    "qwen3-q2_0",
+    "qwen3-q4_0",
+    "qwen3-q8_0",
+    "qwen35-f16",
+    "qwen35-f32",
+    "qwen35-mixed",
+    "qwen35-q1_0",
+    "qwen35-q2_0",
+    "qwen35-q4_0",
+    "qwen35-q8_0",
+    "qwen35-tied-q1_0",
+];
+
+/// The software adapter computes on all cores: two tests at once only get in each other's way.
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static GPU: Mutex<()> = Mutex::new(());
+    GPU.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A GPU. Its absence is a failure: a test that cannot run must not pass.
+pub fn gpu_with(options: GpuOptions) -> Device {
+    let gpu = block_on(GpuDevice::open(options)).expect("a Vulkan adapter, for example Mesa's lavapipe");
+    Device::Gpu(Box::new(gpu))
+}
+
+/// A GPU with all that the adapter has.
+pub fn gpu() -> Device {
+    gpu_with(GpuOptions::default())
+}
+
+/// The reference kernels.
+pub fn cpu() -> Device {
+    Device::Cpu(CpuDevice::new(None))
+}
+
+/// The bytes of a fixture's model.
+pub fn model_bytes(name: &str) -> Vec<u8> {
+    let path = match name {
+        "tiny-geo" => root().join("models/tiny-geo.gguf"),
+        _ => root().join(format!("tests/golden/models/{name}/model.gguf")),
+    };
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// An engine with the fixture loaded.
+pub fn load(device: Device, name: &str) -> Engine {
+    load_bytes(device, &model_bytes(name))
+}
+
+/// An engine with a model loaded from memory.
+pub fn load_bytes(device: Device, bytes: &[u8]) -> Engine {
+    let mut engine = Engine::new(device);
+    block_on(engine.load_parts(&[bytes], ModelOptions::default())).unwrap_or_else(|e| panic!("{e}"));
+    engine
+}
+
+/// Logits after every position, [tokens, V].
+pub fn score(engine: &mut Engine, ids: &[u32], chunk: u32) -> Vec<f32> {
+    let mut all = Vec::new();
+    block_on(engine.score(ids, chunk, |rows| {
+        all.extend_from_slice(rows);
+        Ok(())
+    }))
+    .unwrap_or_else(|e| panic!("{e}"));
+    all
+}
+
+/// Greedy ids, with no stop ids.
+pub fn greedy(engine: &mut Engine, prompt: &[u32], n: u32) -> Vec<u32> {
+    generate(engine, TokenRequest { prompt: prompt.to_vec(), max_tokens: Some(n), ..TokenRequest::default() })
+}
+
+/// All ids of a generation.
+pub fn generate(engine: &mut Engine, request: TokenRequest) -> Vec<u32> {
+    let mut generation = engine.start(request).unwrap_or_else(|e| panic!("{e}"));
+    let mut ids = Vec::new();
+    while generation.finished().is_none() {
+        ids.extend(block_on(engine.step(&mut generation)).unwrap_or_else(|e| panic!("{e}")));
+    }
+    ids
+}
+
+/// `golden.json` of a fixture.
+#[derive(Deserialize)]
+pub struct Golden {
+    pub model: GoldenModel,
+    pub prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+pub struct GoldenModel {
+    pub vocab: usize,
+    pub hidden: usize,
+    pub layers: usize,
+}
+
+#[derive(Deserialize)]
+pub struct Prompt {
+    pub name: String,
+    pub ids: Vec<u32>,
+    pub continuation: Vec<u32>,
+    pub rows: usize,
+    pub top20_first_row: usize,
+    pub logit_positions: Vec<usize>,
+    pub logits_first_row: usize,
+}
+
+impl Prompt {
+    /// What is read when the continuation is forced: `rows` tokens.
+    pub fn forced(&self) -> Vec<u32> {
+        let n = self.rows - self.ids.len();
+        [&self.ids[..], &self.continuation[..n]].concat()
+    }
+}
+
+/// A fixture's golden outputs.
+pub struct Fixture {
+    pub golden: Golden,
+    pub logits: Vec<f32>,
+    pub top20_ids: Vec<u16>,
+    pub top20_logprobs: Vec<f32>,
+    pub hidden: Vec<f32>,
+}
+
+impl Fixture {
+    pub fn open(name: &str) -> Self {
+        let folder = root().join("tests/golden/models").join(name);
+        let read = |file: &str| {
+            let path = folder.join(file);
+            std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        };
+        Self {
+            golden: serde_json::from_slice(&read("golden.json")).unwrap(),
+            logits: bytemuck::pod_collect_to_vec(&read("logits_hf.bin")),
+            top20_ids: bytemuck::pod_collect_to_vec(&read("top20_ids.bin")),
+            top20_logprobs: bytemuck::pod_collect_to_vec(&read("top20_logprobs.bin")),
+            hidden: bytemuck::pod_collect_to_vec(&read("hidden_hf.bin")),
+        }
+    }
+
+    /// The reference's best token after each row of the prompt, and its lead over the next.
+    pub fn best(&self, prompt: &Prompt, row: usize) -> (u32, f32) {
+        let at = (prompt.top20_first_row + row) * 20;
+        (self.top20_ids[at].into(), self.top20_logprobs[at] - self.top20_logprobs[at + 1])
+    }
+
+    /// The reference's logits at `prompt.logit_positions[i]`.
+    pub fn logits_at(&self, prompt: &Prompt, i: usize) -> &[f32] {
+        let vocab = self.golden.model.vocab;
+        &self.logits[(prompt.logits_first_row + i) * vocab..][..vocab]
+    }
+}
+
+/// Index of the largest value, the first on ties.
+pub fn argmax(row: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, &v) in row.iter().enumerate() {
+        if v > row[best] {
+            best = i;
+        }
+    }
+    best as u32
+}
+
+/// Largest absolute difference; lengths must agree.
+pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    // A NaN must not compare as small.
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, |m, d| if d <= m { m } else { d })
+}
