@@ -29,7 +29,7 @@ impl std::fmt::Display for Q2Fit {
 #[non_exhaustive]
 pub enum GgufError {
     #[error("not a GGUF file: it starts with bytes {found:02x?}")]
-    NotGguf { found: Vec<u8> },
+    NotGguf { found: [u8; 4] },
     #[error("the file is big-endian; only little-endian GGUF files can be read")]
     BigEndian,
     #[error("GGUF version {version} is not supported, only 2 and 3 are")]

@@ -147,13 +147,11 @@ impl RawTensor {
 }
 
 fn read(prefix: &[u8], file_bytes: Option<u64>) -> Result<Header, Stop> {
-    let magic = b"GGUF";
-    let found = prefix.get(..4).unwrap_or(prefix);
-    if !magic.starts_with(found) {
-        return Err(GgufError::NotGguf { found: found.to_vec() }.into());
-    }
     let mut cursor = Cursor::new(prefix, file_bytes);
-    cursor.take(4, "the magic number")?;
+    let found = cursor.array("the magic number")?;
+    if found != *b"GGUF" {
+        return Err(GgufError::NotGguf { found }.into());
+    }
     let version = cursor.u32("the version")?;
     if version & 0xffff == 0 && version != 0 {
         return Err(GgufError::BigEndian.into());

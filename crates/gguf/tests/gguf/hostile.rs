@@ -17,11 +17,11 @@ fn tensor_error(info: Info<'_>, data: usize) -> E {
 #[test]
 fn magic_and_version() {
     let version = |version| error(&Raw::new(version, 0, 0).0);
-    assert_eq!(error(b"GGML\x03\0\0\0"), E::NotGguf { found: b"GGML".to_vec() });
+    assert_eq!(error(b"GGML\x03\0\0\0"), E::NotGguf { found: *b"GGML" });
     assert_eq!(
-        Header::parse(b"PK", None),
-        Err(E::NotGguf { found: b"PK".to_vec() }),
-        "before four bytes are there"
+        Header::parse(b"PK\x03\x04", None),
+        Err(E::NotGguf { found: *b"PK\x03\x04" }),
+        "at the fourth byte"
     );
     for unsupported in [0, 1, 4, 77] {
         assert_eq!(version(unsupported), E::UnsupportedVersion { version: unsupported });
