@@ -8,7 +8,7 @@ const marked = new Marked({
   breaks: true,
   renderer: {
     // Markup in an answer is shown, not obeyed.
-    html: ({ text }) => escapeHtml(text),
+    html: ({ text, block }) => (block ? `<p>${escapeHtml(text)}</p>` : escapeHtml(text)),
     // An image would be fetched from somewhere, and nothing on this page goes out by itself.
     image: ({ text, href }) => escapeHtml(text === "" ? href : text),
   },

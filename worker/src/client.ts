@@ -311,7 +311,7 @@ export class Engine {
   #reload(connection: Connection): Promise<ModelInfo> {
     const params = this.#lastLoad;
     if (params === undefined) {
-      return Promise.reject(new EngineError("invalid_request", { detail: "No model is loaded." }));
+      return Promise.reject(new EngineError("invalid_request", { detail: "no model is loaded" }));
     }
     this.#reloading ??= this.#load(connection, params, {}).finally(() => {
       this.#reloading = undefined;
@@ -388,7 +388,7 @@ function absoluteUrl(url: string | URL): string {
   try {
     return new URL(url, typeof document === "undefined" ? location.href : document.baseURI).href;
   } catch (cause) {
-    throw new EngineError("invalid_request", { detail: `"${String(url)}" is not an address.`, cause });
+    throw new EngineError("invalid_request", { detail: `"${String(url)}" is not an address`, cause });
   }
 }
 

@@ -158,7 +158,7 @@ export class Connection {
   #watchLife(lock: string): void {
     navigator.locks
       .request(lock, { signal: this.#watch.signal }, () => {
-        this.#die(new EngineError("internal", { detail: "Its worker was ended from outside." }));
+        this.#die(new EngineError("internal", { detail: "its worker was ended from outside" }));
       })
       .catch(() => undefined);
   }
@@ -184,9 +184,9 @@ function ready(worker: Worker): Promise<string> {
     };
     const onError = (event: ErrorEvent): void => {
       event.preventDefault();
-      fail(`The worker's script could not be started. ${event.message ?? ""}`.trim());
+      fail(`the worker's script could not be started ${event.message ?? ""}`.trim());
     };
-    const timer = setTimeout(() => fail("The worker's script did not start in time."), START_TIMEOUT_MS);
+    const timer = setTimeout(() => fail("the worker's script did not start in time"), START_TIMEOUT_MS);
     const settle = (): void => {
       clearTimeout(timer);
       worker.removeEventListener("message", onMessage);

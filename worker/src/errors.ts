@@ -81,7 +81,7 @@ export function isErrorCode(value: unknown): value is ErrorCode {
 
 /** What an `EngineError` is made from, besides its code. */
 export interface EngineErrorOptions {
-  /** The facts: which tensor, which limit, which address. */
+  /** The facts: which tensor, which limit, which address. Lower case, without a full stop. */
   detail?: string | undefined;
   /** A next step that fits better than the general one of the code. */
   hint?: string | undefined;
@@ -103,7 +103,7 @@ export class EngineError extends Error {
     const text = ERROR_TEXTS[code];
     const detail = options.detail ?? "";
     super(
-      detail === "" ? text.sentence : `${text.sentence} ${detail}`,
+      detail === "" ? text.sentence : `${text.sentence.slice(0, -1)}: ${detail}`,
       options.cause === undefined ? undefined : { cause: options.cause },
     );
     this.name = "EngineError";

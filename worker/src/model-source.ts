@@ -53,14 +53,14 @@ export function openSource(source: SourceParts): ModelSource {
 
 function requireParts(count: number): void {
   if (count === 0) {
-    throw new EngineError("invalid_request", { detail: "No model file was given." });
+    throw new EngineError("invalid_request", { detail: "no model file was given" });
   }
 }
 
 function at<T>(items: readonly T[], index: number): T {
   const item = items[index];
   if (item === undefined) {
-    throw new EngineError("invalid_request", { detail: `The model has no part ${index + 1}.` });
+    throw new EngineError("invalid_request", { detail: `the model has no part ${index + 1}` });
   }
   return item;
 }
@@ -94,7 +94,7 @@ function orderedBlobs<T extends { readonly name: string }>(blobs: readonly T[]):
     const match = SPLIT_NAME.exec(blob.name);
     if (match === null || Number(match[2]) !== blobs.length) {
       throw new EngineError("weights_invalid", {
-        detail: `${blob.name} is not one of ${blobs.length} parts of a split model.`,
+        detail: `${blob.name} is not one of ${blobs.length} parts of a split model`,
         hint: "Choose one GGUF file, or all parts of one split model together.",
       });
     }
@@ -103,7 +103,7 @@ function orderedBlobs<T extends { readonly name: string }>(blobs: readonly T[]):
   return blobs.map((_, index) => {
     const blob = byIndex.get(index + 1);
     if (blob === undefined) {
-      throw new EngineError("weights_invalid", { detail: `Part ${index + 1} of ${blobs.length} is missing.` });
+      throw new EngineError("weights_invalid", { detail: `part ${index + 1} of ${blobs.length} is missing` });
     }
     return blob;
   });
@@ -118,7 +118,7 @@ async function openUrl(url: string, signal: AbortSignal): Promise<ModelPart> {
   }
   if (!response.ok) {
     await response.body?.cancel();
-    throw new EngineError("network", { detail: `${url} answered ${response.status} ${response.statusText}.`.replace(" .", ".") });
+    throw new EngineError("network", { detail: `${url} answered ${response.status} ${response.statusText}`.trim() });
   }
   const type = response.headers.get("content-type") ?? "";
   if (/^text\/html\b/i.test(type) || response.body === null) {
@@ -181,14 +181,14 @@ function looksLikeHtml(bytes: Uint8Array): boolean {
 
 function notAModel(name: string): EngineError {
   return new EngineError("weights_invalid", {
-    detail: `${name} is a web page, not a model.`,
+    detail: `${name} is a web page, not a model`,
     hint: "Use the address of the GGUF file itself; on a model site that is the download link.",
   });
 }
 
 function unreachable(url: string, cause: unknown): EngineError {
   return new EngineError("network", {
-    detail: `${url} could not be reached.`,
+    detail: `${url} could not be reached`,
     hint: "Check the address and the connection. The server must also allow other sites to read the file (CORS).",
     cause,
   });
@@ -196,9 +196,9 @@ function unreachable(url: string, cause: unknown): EngineError {
 
 function readFailure(name: string, origin: "network" | "file", seen: number, cause: unknown): EngineError {
   return origin === "network"
-    ? new EngineError("network", { detail: `The download of ${name} broke off after ${seen} bytes.`, cause })
+    ? new EngineError("network", { detail: `the download of ${name} broke off after ${seen} bytes`, cause })
     : new EngineError("weights_invalid", {
-        detail: `${name} could not be read beyond ${seen} bytes.`,
+        detail: `${name} could not be read beyond ${seen} bytes`,
         hint: "The file may have changed or gone since it was chosen. Choose it again.",
         cause,
       });

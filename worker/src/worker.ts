@@ -128,7 +128,7 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
 
 function current(): WasmEngine {
   if (engine === undefined) {
-    throw new EngineError("internal", { detail: "The worker was used before it was initialised." });
+    throw new EngineError("internal", { detail: "the worker was used before it was initialised" });
   }
   return engine;
 }

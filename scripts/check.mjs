@@ -1,0 +1,18 @@
+/** The quick part of `npm test`: format, lints and types. No test runs. */
+
+import { buildHarness, buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
+import { LINTS } from "./lib/lint.mjs";
+import { heading, main, must } from "./lib/run.mjs";
+import { setUpBuild } from "./lib/setup.mjs";
+
+await main(async () => {
+  await setUpBuild();
+  for (const [name, command, args] of LINTS) {
+    heading(name);
+    await must(command, args);
+  }
+  await buildWasm();
+  await buildWorker();
+  await buildPage();
+  await buildHarness();
+});

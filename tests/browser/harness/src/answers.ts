@@ -1,0 +1,47 @@
+/** The built-in model against the answers that a float64 program read from the same file. */
+
+import type { Engine, Message } from "../../../../worker/dist/client.js";
+import { atMost, type Check } from "./checks.js";
+import { BUILT_IN_URL } from "./invariants.js";
+import { MIN_GAP } from "./golden.js";
+
+interface AnswersFile {
+  readonly cases: readonly {
+    readonly turns: readonly string[];
+    readonly prompt_ids: readonly number[];
+    readonly answer: string;
+    readonly smallest_gap: number;
+  }[];
+}
+
+const ANSWERS_URL = "/tests/golden/models/tiny-geo/answers.json";
+
+/** Prompt ids and greedy answers of all dialogues. */
+export async function checkAnswers(engine: Engine): Promise<Check[]> {
+  const { cases } = (await (await fetch(ANSWERS_URL)).json()) as AnswersFile;
+  await engine.load(BUILT_IN_URL);
+  let otherIds = 0;
+  let otherAnswers = 0;
+  let idsDetail = "";
+  let answersDetail = "";
+  for (const { turns, prompt_ids, answer, smallest_gap } of cases) {
+    const messages = turns.map(
+      (content, index): Message => (index % 2 === 0 ? { role: "user", content } : { role: "assistant", content }),
+    );
+    const { ids } = await engine.render(messages);
+    if (ids.length !== prompt_ids.length || prompt_ids.some((id, index) => id !== ids[index])) {
+      otherIds += 1;
+      idsDetail ||= `${turns.join(" / ")}: ${String(ids)}`;
+    }
+    const completion = await engine.chat.completions.create({ messages, temperature: 0, max_tokens: 64 });
+    const text = completion.choices[0].message.content;
+    if (smallest_gap > MIN_GAP && text !== answer) {
+      otherAnswers += 1;
+      answersDetail ||= `${turns.join(" / ")}: "${text}", not "${answer}"`;
+    }
+  }
+  return [
+    atMost(`tiny-geo: other prompt ids in ${cases.length} dialogues`, otherIds, 0, idsDetail),
+    atMost(`tiny-geo: other answers in ${cases.length} dialogues`, otherAnswers, 0, answersDetail),
+  ];
+}

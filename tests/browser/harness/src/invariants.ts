@@ -1,0 +1,85 @@
+/** Properties that need no reference: the same computation in another order gives the same. */
+
+import type { Engine, Message } from "../../../../worker/dist/client.js";
+import { argmax, atMost, maxDifference, topGap, type Check } from "./checks.js";
+import { fetchGolden, generateIds, MIN_GAP, modelUrl } from "./golden.js";
+
+const CHUNKS = [1, 2, 7, 64] as const;
+const WHOLE_CHUNK = 512;
+/**
+ * Chunks change the order of additions only. The reference itself differs by 1e-4 between one pass
+ * and token by token, and float32 implementations by up to 7e-4 among each other.
+ */
+const MAX_CHUNK_DIFFERENCE = 2e-3;
+const CONTINUATION_TOKENS = 24;
+export const BUILT_IN_URL = "/models/tiny-geo.gguf";
+
+/** Chunk sizes agree, and decoding step by step agrees with reading the same tokens at once. */
+export async function checkChunks(engine: Engine, name: string, promptName: string): Promise<Check[]> {
+  const golden = await fetchGolden(name);
+  const prompt = golden.prompts.find((candidate) => candidate.name === promptName);
+  if (prompt === undefined) {
+    throw new Error(`${name} has no prompt ${promptName}`);
+  }
+  await engine.load(modelUrl(name));
+  const whole = await engine.score(prompt.ids, { chunk: WHOLE_CHUNK });
+  const checks: Check[] = [];
+  for (const chunk of CHUNKS) {
+    const logits = await engine.score(prompt.ids, { chunk });
+    checks.push(
+      atMost(`${name}: chunks of ${chunk} against ${WHOLE_CHUNK}`, maxDifference(logits, whole), MAX_CHUNK_DIFFERENCE, promptName),
+    );
+  }
+
+  const generated = await generateIds(engine, prompt.ids, CONTINUATION_TOKENS);
+  const logits = await engine.score([...prompt.ids, ...generated], { chunk: WHOLE_CHUNK });
+  let others = CONTINUATION_TOKENS - generated.length;
+  for (const [index, id] of generated.entries()) {
+    const position = prompt.ids.length - 1 + index;
+    const row = logits.subarray(position * golden.vocab, (position + 1) * golden.vocab);
+    if (topGap(row) > MIN_GAP && argmax(row) !== id) {
+      others += 1;
+    }
+  }
+  checks.push(atMost(`${name}: decoded tokens that one pass would not choose`, others, 0, promptName));
+  return checks;
+}
+
+/** A conversation that goes on from kept state gives what a cold start gives. */
+export async function checkContinuation(engine: Engine): Promise<Check[]> {
+  const questions = ["What is the capital of France?", "And its currency?"];
+  await engine.load(BUILT_IN_URL);
+  const messages: Message[] = [];
+  let warm: Turn = { ids: [], text: "", reused: 0 };
+  for (const content of questions) {
+    messages.push({ role: "user", content });
+    warm = await answer(engine, messages);
+    messages.push({ role: "assistant", content: warm.text });
+  }
+  await engine.reset();
+  const cold = await answer(engine, messages.slice(0, -1));
+  const differing = warm.ids.filter((id, index) => id !== cold.ids[index]).length + Math.abs(warm.ids.length - cold.ids.length);
+  return [
+    atMost("continuation: tokens that a cold start gives otherwise", differing, 0, `"${warm.text}" and "${cold.text}"`),
+    atMost("continuation: turns that computed everything anew", warm.reused > 0 ? 0 : 1, 0, `${warm.reused} tokens reused`),
+    atMost("continuation: tokens reused after a reset", cold.reused, 0),
+  ];
+}
+
+interface Turn {
+  readonly ids: readonly number[];
+  readonly text: string;
+  readonly reused: number;
+}
+
+async function answer(engine: Engine, messages: readonly Message[]): Promise<Turn> {
+  const ids: number[] = [];
+  let text = "";
+  let reused = 0;
+  for await (const step of engine.generate({ messages, temperature: 0, max_tokens: 64 })) {
+    ids.push(...step.ids);
+    text += step.content;
+    reused = step.usage.reused_tokens;
+  }
+  return { ids, text, reused };
+}

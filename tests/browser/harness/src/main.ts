@@ -1,0 +1,43 @@
+/** Makes the client and the checks reachable for the tests, which run outside of the page. */
+
+import * as signbit from "../../../../worker/dist/client.js";
+import { checkAnswers } from "./answers.js";
+import { certify, checkKernels, line, type CertifyOptions } from "./certify.js";
+import { checkGolden } from "./golden.js";
+import { checkChunks, checkContinuation } from "./invariants.js";
+
+/** Every worker that an engine has started, oldest first, for tests that end one from outside. */
+const workers: Worker[] = [];
+
+/** An engine whose worker reports uncaught GPU errors. */
+function openEngine(
+  backend: signbit.BackendChoice,
+  options: Omit<signbit.CreateEngineOptions, "backend" | "worker"> = {},
+): Promise<signbit.Engine> {
+  return signbit.createEngine({
+    ...options,
+    backend,
+    worker: () => {
+      const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+      workers.push(worker);
+      return worker;
+    },
+  });
+}
+
+const harness = {
+  signbit,
+  workers,
+  openEngine,
+  checkAnswers,
+  checkChunks,
+  checkContinuation,
+  checkGolden,
+  checkKernels,
+  line,
+  certify: (options: CertifyOptions) => certify(openEngine, options),
+};
+
+export type Harness = typeof harness;
+
+Object.assign(globalThis, { harness });

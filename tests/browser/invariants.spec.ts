@@ -1,0 +1,29 @@
+import { expect, openHarness, test } from "./test.js";
+
+for (const fixture of ["qwen3-q1_0", "qwen35-mixed"]) {
+  test(`${fixture}: chunk sizes agree, and decoding agrees with one pass`, async ({ page, backend }) => {
+    await openHarness(page);
+    const result = await page.evaluate(
+      async ({ backend, fixture }) => {
+        const engine = await harness.openEngine(backend);
+        const checks = await harness.checkChunks(engine, fixture, "len-065");
+        engine.terminate();
+        return { lines: checks.map(harness.line), failed: checks.filter(({ ok }) => !ok).map(harness.line) };
+      },
+      { backend, fixture },
+    );
+    console.log(result.lines.join("\n"));
+    expect(result.failed).toEqual([]);
+  });
+}
+
+test("a continued conversation gives what a cold start gives", async ({ page, backend }) => {
+  await openHarness(page);
+  const failed = await page.evaluate(async (backend) => {
+    const engine = await harness.openEngine(backend);
+    const checks = await harness.checkContinuation(engine);
+    engine.terminate();
+    return checks.filter(({ ok }) => !ok).map(harness.line);
+  }, backend);
+  expect(failed).toEqual([]);
+});

@@ -1,0 +1,289 @@
+/** The page as a person uses it. */
+
+import { readFileSync } from "node:fs";
+import type { Locator, Page } from "@playwright/test";
+import { expect, test } from "./test.js";
+
+const LONG_MODEL = "tests/golden/models/qwen35-q1_0/model.gguf";
+const PARIS = "The capital of France is Paris.";
+
+/** Opens the page and waits for the built-in model. */
+async function openPage(page: Page, query = ""): Promise<void> {
+  await page.goto(`/${query}`);
+  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(page.getByRole("button", { name: "What is the capital of France?" })).toBeEnabled();
+}
+
+async function ask(page: Page, question: string): Promise<void> {
+  await page.getByRole("textbox", { name: "Message" }).fill(question);
+  await page.getByRole("button", { name: "Send" }).click();
+}
+
+function answers(page: Page): Locator {
+  return page.locator(".turn.assistant");
+}
+
+/** Loads a model of random weights, whose answers do not end. */
+async function loadLongModel(page: Page): Promise<void> {
+  await page.locator("#file").setInputFiles(LONG_MODEL);
+  await expect(page.getByRole("button", { name: "model.gguf" })).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+}
+
+test("the built-in model says what the capital of France is @smoke", async ({ page }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: "What is the capital of France?" }).click();
+  await expect(answers(page).locator(".answer")).toHaveText(PARIS);
+  await expect(answers(page)).toContainText(/\d+ tokens/);
+  await expect(page.getByRole("status")).toHaveText(PARIS);
+});
+
+test("the page names its device, or says why it is the processor", async ({ page, backend }) => {
+  await openPage(page, `?backend=${backend}`);
+  const line = page.locator(".device-line");
+  await expect(line).toContainText(backend === "webgpu" ? "WebGPU: " : "runs on the processor");
+});
+
+test("a conversation goes on over several turns", async ({ page }) => {
+  await openPage(page);
+  await ask(page, "What is the capital of France?");
+  await expect(answers(page).last()).toContainText(PARIS);
+  await ask(page, "And its currency?");
+  await expect(answers(page).last()).toContainText("The currency of France is the Euro.");
+  await expect(page.locator(".turn.user")).toHaveCount(2);
+
+  await page.getByRole("button", { name: "New chat" }).click();
+  await expect(page.locator(".turn")).toHaveCount(0);
+  await expect(page.getByRole("heading", { name: "A language model in this tab" })).toBeVisible();
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("an answer can be given once more, and only the last", async ({ page }) => {
+  await openPage(page);
+  await ask(page, "What is the capital of France?");
+  await expect(answers(page).last()).toContainText(PARIS);
+  await ask(page, "And its currency?");
+  await expect(answers(page).last()).toContainText("Euro");
+  await expect(page.getByRole("button", { name: "Regenerate" })).toHaveCount(1);
+  await page.getByRole("button", { name: "Regenerate" }).click();
+  await expect(page.getByRole("button", { name: "Regenerate" })).toHaveCount(1);
+  await expect(answers(page)).toHaveCount(2);
+  await expect(answers(page).last()).toContainText("The currency of France is the Euro.");
+});
+
+test("an answer can be copied", async ({ page, context }) => {
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await openPage(page);
+  await ask(page, "What is the capital of France?");
+  await page.getByRole("button", { name: "Copy" }).click();
+  await expect(page.getByRole("button", { name: "Copied" })).toBeVisible();
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(PARIS);
+});
+
+for (const way of ["button", "key"] as const) {
+  test(`a long answer can be stopped by ${way}`, async ({ page }) => {
+    await openPage(page);
+    await loadLongModel(page);
+    await ask(page, "Go on and on.");
+    await expect(answers(page).locator(".answer")).not.toBeEmpty();
+    if (way === "button") {
+      await page.getByRole("button", { name: "Stop" }).click();
+    } else {
+      await page.keyboard.press("Escape");
+    }
+    await expect(answers(page)).toContainText("stopped");
+    await expect(page.getByRole("button", { name: "Send" })).toBeVisible();
+    await ask(page, "Again.");
+    await expect(answers(page).last().locator(".answer")).not.toBeEmpty();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await expect(answers(page).last()).toContainText("stopped");
+  });
+}
+
+test("the keyboard suffices", async ({ page }) => {
+  await openPage(page);
+  await page.getByRole("textbox", { name: "Message" }).focus();
+  await page.keyboard.type("What is the capital");
+  await page.keyboard.press("Shift+Enter");
+  await page.keyboard.press("Backspace");
+  await page.keyboard.type(" of France?");
+  await page.keyboard.press("Enter");
+  await expect(answers(page).locator(".answer")).toHaveText(PARIS);
+  await expect(page.getByRole("textbox", { name: "Message" })).toBeFocused();
+  await expect(page.getByRole("textbox", { name: "Message" })).toHaveValue("");
+
+  await page.getByRole("button", { name: "Settings" }).focus();
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("dialog", { name: "Settings" })).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(page.getByRole("dialog")).toHaveCount(0);
+  await expect(page.getByRole("button", { name: "Settings" })).toBeFocused();
+});
+
+test("every control has a name", async ({ page }) => {
+  await openPage(page);
+  const nameless = await page.locator("button, input, textarea, select, progress").evaluateAll((controls) =>
+    controls
+      .filter((control) => {
+        const labels = (control as HTMLInputElement).labels;
+        const text = [control.textContent, control.getAttribute("aria-label"), ...[...(labels ?? [])].map((label) => label.textContent)];
+        return !control.hasAttribute("aria-labelledby") && !text.some((part) => (part ?? "").trim() !== "");
+      })
+      .map((control) => control.outerHTML),
+  );
+  expect(nameless).toEqual([]);
+});
+
+test("a local file loads by the picker and by drag and drop", async ({ page }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: "Tiny Geo" }).click();
+  const chooser = page.waitForEvent("filechooser");
+  await page.getByRole("button", { name: "Choose a file" }).click();
+  await (await chooser).setFiles("tests/golden/models/qwen3-q1_0/model.gguf");
+  await expect(page.getByRole("button", { name: "model.gguf" })).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+  await page.getByRole("button", { name: "model.gguf" }).click();
+  await expect(page.getByLabel("Loaded model")).toContainText("qwen3, ");
+  await page.keyboard.press("Escape");
+
+  const bytes = readFileSync("models/tiny-geo.gguf").toString("base64");
+  const transfer = await page.evaluateHandle(async (bytes) => {
+    const transfer = new DataTransfer();
+    const content = Uint8Array.from(atob(bytes), (character) => character.charCodeAt(0));
+    transfer.items.add(new File([content], "dropped.gguf"));
+    return transfer;
+  }, bytes);
+  await page.dispatchEvent("body", "dragenter", { dataTransfer: transfer });
+  await expect(page.getByText("Drop the GGUF file to load it")).toBeVisible();
+  await page.dispatchEvent("body", "drop", { dataTransfer: transfer });
+  await expect(page.getByText("Drop the GGUF file to load it")).toBeHidden();
+  await expect(page.getByRole("button", { name: "dropped.gguf" })).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("a model loads from an address", async ({ page, baseURL }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: "Tiny Geo" }).click();
+  await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/models/tiny-geo.gguf`);
+  await page.getByRole("textbox", { name: "From an address" }).press("Enter");
+  await expect(page.getByRole("button", { name: "tiny-geo.gguf" })).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("a bad address and a bad file say what to do, and the page goes on", async ({ page, baseURL, tolerated }) => {
+  tolerated.push(/Failed to load resource/);
+  await openPage(page);
+  const alert = page.getByRole("alert");
+  for (const [path, sentence] of [
+    ["/faults/html", "This is not a usable model file."],
+    ["/faults/missing", "The model could not be downloaded."],
+  ] as const) {
+    await page.locator("#model-button").click();
+    await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}${path}`);
+    await page.getByRole("textbox", { name: "From an address" }).press("Enter");
+    await expect(alert).toContainText(sentence);
+    await expect(alert.getByRole("button", { name: "Try again" })).toBeVisible();
+  }
+  await page.locator("#file").setInputFiles({ name: "notes.gguf", mimeType: "", buffer: Buffer.from("not a model at all") });
+  await expect(alert).toContainText("This is not a usable model file.");
+  await alert.getByRole("button", { name: "Choose another model" }).click();
+  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
+  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(alert).toBeHidden();
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("a load can be cancelled", async ({ page, baseURL }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: "Tiny Geo" }).click();
+  await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/faults/slow`);
+  await page.getByRole("textbox", { name: "From an address" }).press("Enter");
+  await expect(page.getByText(/Loading slow: .+ of 834 KB/)).toBeVisible();
+  await expect(page.getByRole("progressbar")).toHaveAttribute("value", /0\.\d+/);
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await expect(page.locator("#loading")).toBeHidden();
+  await expect(page.getByRole("alert")).toBeHidden();
+  await page.locator("#model-button").click();
+  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
+  await ask(page, "Where is Egypt?");
+});
+
+test("thinking can be switched on and is folded away", async ({ page }) => {
+  await openPage(page);
+  await loadLongModel(page);
+  await page.getByLabel("Think first").check();
+  await ask(page, "Think about it.");
+  await expect(page.locator(".thinking-text")).not.toBeEmpty();
+  await page.getByRole("button", { name: "Stop" }).click();
+  await expect(page.locator("details.thinking")).not.toHaveAttribute("open");
+  await expect(page.locator(".thinking summary")).toHaveText("Thoughts");
+});
+
+test("settings hold over a reload and reach the engine", async ({ page }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Longest answer, in tokens").fill("3");
+  await page.getByLabel("Appearance").selectOption("dark");
+  await page.getByRole("button", { name: "Close" }).click();
+  const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  await page.reload();
+  await openPage(page);
+  expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).toBe(dark);
+  await ask(page, "What is the capital of France?");
+  await expect(answers(page)).toContainText("3 tokens");
+  await expect(answers(page)).toContainText("ended at the longest allowed length");
+
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByRole("button", { name: "Restore defaults" }).click();
+  await page.getByLabel("Appearance").selectOption("light");
+  expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).not.toBe(dark);
+});
+
+test("a narrow screen shows everything without scrolling sideways", async ({ page }) => {
+  await page.setViewportSize({ width: 360, height: 640 });
+  await openPage(page);
+  await ask(page, "What is the capital of France?");
+  await expect(answers(page).locator(".answer")).toHaveText(PARIS);
+  expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(360);
+  await expect(page.getByRole("button", { name: "New chat" })).toBeInViewport();
+  await expect(page.getByRole("textbox", { name: "Message" })).toBeInViewport();
+});
+
+test("the page works under a strict policy, without isolation, and asks nobody else", async ({ page, baseURL }) => {
+  const violations: string[] = [];
+  await page.exposeFunction("reportViolation", (violation: string) => violations.push(violation));
+  await page.addInitScript(() => {
+    document.addEventListener("securitypolicyviolation", (event) => {
+      const report = (globalThis as unknown as { reportViolation(violation: string): void }).reportViolation;
+      report(`${event.violatedDirective} ${event.blockedURI}`);
+    });
+  });
+  const requests: string[] = [];
+  page.on("request", (request) => requests.push(request.url()));
+  const response = await page.goto("/");
+  const policy = response?.headers()["content-security-policy"] ?? "";
+  expect(policy).toContain("default-src 'none'");
+  expect(policy).not.toMatch(/unsafe-inline|'unsafe-eval'|blob:/);
+  await page.getByRole("button", { name: "What is the capital of France?" }).click();
+  await expect(answers(page).last()).toContainText(PARIS);
+  expect(await page.evaluate(() => crossOriginIsolated)).toBe(false);
+  expect(violations).toEqual([]);
+  expect(requests.length).toBeGreaterThan(3);
+  expect(requests.filter((url) => !url.startsWith(`${baseURL}/`) && !url.startsWith("data:"))).toEqual([]);
+});
+
+test("a hidden page goes on answering", async ({ page, context }) => {
+  await openPage(page);
+  await ask(page, "What can you do?");
+  const other = await context.newPage();
+  await other.goto("about:blank");
+  await other.bringToFront();
+  await expect(answers(page).locator(".answer")).toContainText("I can make small talk.");
+  await expect(page.getByRole("button", { name: "Regenerate" })).toBeAttached();
+});

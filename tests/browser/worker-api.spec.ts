@@ -1,0 +1,471 @@
+/** The promises of the client: order, abort, recovery, and errors that say what to do. */
+
+import { expect, openHarness, test } from "./test.js";
+
+/** A run that lasts until it is ended: random weights, and no stop. */
+const ENDLESS = { ids: [1, 2, 3], max_tokens: 100_000, temperature: 0, ignore_stop: true };
+const LONG_MODEL = "/tests/golden/models/qwen35-q1_0/model.gguf";
+const FRANCE = [{ role: "user" as const, content: "What is the capital of France?" }];
+const JAPAN = [{ role: "user" as const, content: "Which currency is used in Japan?" }];
+
+test.beforeEach(async ({ page }) => {
+  await openHarness(page);
+});
+
+test("a completion has OpenAI's shape", async ({ page, backend }) => {
+  const completion = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      return engine.chat.completions.create({ messages, temperature: 0 });
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(completion.object).toBe("chat.completion");
+  expect(completion.choices).toEqual([
+    { index: 0, message: { role: "assistant", content: "The capital of France is Paris." }, finish_reason: "stop" },
+  ]);
+  expect(completion.usage.prompt_tokens).toBe(15);
+  expect(completion.usage.total_tokens).toBe(15 + completion.usage.completion_tokens);
+});
+
+test("a stream has OpenAI's shape and the same text", async ({ page, backend }) => {
+  const chunks = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      return Array.fromAsync(await engine.chat.completions.create({ messages, temperature: 0, stream: true }));
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(chunks.map(({ choices: [{ delta }] }) => delta.content ?? "").join("")).toBe("The capital of France is Paris.");
+  expect(chunks.map(({ choices: [{ delta }] }) => delta.role)).toEqual(["assistant", ...chunks.slice(1).map(() => undefined)]);
+  expect(chunks.map(({ choices: [{ finish_reason }] }) => finish_reason)).toEqual([...chunks.slice(1).map(() => null), "stop"]);
+  expect(new Set(chunks.map(({ id }) => id)).size).toBe(1);
+});
+
+test("max_tokens and stop end an answer", async ({ page, backend }) => {
+  const [short, stopped] = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      const { create } = engine.chat.completions;
+      const results = [
+        await create({ messages, temperature: 0, max_tokens: 3 }),
+        await create({ messages, temperature: 0, stop: " France" }),
+      ];
+      return results.map(({ choices: [{ message, finish_reason }], usage }) => ({
+        content: message.content,
+        finish_reason,
+        tokens: usage.completion_tokens,
+      }));
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(short).toMatchObject({ finish_reason: "length", tokens: 3 });
+  expect(stopped).toMatchObject({ content: "The capital of", finish_reason: "stop" });
+});
+
+test("two chats at once give what they give one after the other", async ({ page, backend }) => {
+  const { together, serial } = await page.evaluate(
+    async ({ backend, questions }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      const ask = async (messages: (typeof questions)[number]): Promise<string | null> => {
+        const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+        return choices[0].message.content;
+      };
+      const together = await Promise.all(questions.map(ask));
+      await engine.reset();
+      const serial: (string | null)[] = [];
+      for (const question of questions) {
+        serial.push(await ask(question));
+      }
+      return { together, serial };
+    },
+    { backend, questions: [FRANCE, JAPAN, FRANCE] },
+  );
+  expect(together).toEqual(serial);
+  expect(new Set(together).size).toBe(2);
+});
+
+test("requests are answered in the order in which they were made", async ({ page, backend }) => {
+  const order = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      const order: string[] = [];
+      const note = (name: string) => () => void order.push(name);
+      await Promise.all([
+        engine.load("/models/tiny-geo.gguf").then(note("load")),
+        engine.chat.completions.create({ messages, temperature: 0 }).then(note("chat")),
+        engine.tokenize("France").then(note("tokenize")),
+        engine.render(messages).then(note("render")),
+        engine.stats().then(note("stats")),
+      ]);
+      return order;
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(order).toEqual(["load", "chat", "tokenize", "render", "stats"]);
+});
+
+test("an abort before, at the start, on the way and after the end leaves the engine usable", async ({ page, backend }) => {
+  const outcomes = await page.evaluate(
+    async ({ backend, endless, model, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load(model);
+      const outcomes: string[] = [];
+      const run = async (signal: AbortSignal, onStep: (count: number) => void, limit = endless.max_tokens): Promise<void> => {
+        let count = 0;
+        try {
+          for await (const step of engine.generate({ ...endless, max_tokens: limit }, { signal })) {
+            count += step.ids.length;
+            onStep(count);
+          }
+          outcomes.push("finished");
+        } catch (error) {
+          outcomes.push(error instanceof DOMException ? error.name : String(error));
+        }
+      };
+      await run(AbortSignal.abort(), () => undefined);
+      const atStart = new AbortController();
+      const started = run(atStart.signal, () => undefined);
+      atStart.abort();
+      await started;
+      const atFirst = new AbortController();
+      await run(atFirst.signal, () => atFirst.abort());
+      const later = new AbortController();
+      await run(later.signal, (count) => count >= 5 && later.abort());
+      const after = new AbortController();
+      await run(after.signal, () => undefined, 2);
+      after.abort();
+      try {
+        await engine.chat.completions.create({ messages, signal: AbortSignal.abort() });
+      } catch (error) {
+        outcomes.push(error instanceof DOMException ? error.name : String(error));
+      }
+      await engine.load("/models/tiny-geo.gguf");
+      const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+      outcomes.push(choices[0].message.content ?? "");
+      return outcomes;
+    },
+    { backend, endless: ENDLESS, model: LONG_MODEL, messages: FRANCE },
+  );
+  expect(outcomes).toEqual([
+    "AbortError",
+    "AbortError",
+    "AbortError",
+    "AbortError",
+    "finished",
+    "AbortError",
+    "The capital of France is Paris.",
+  ]);
+});
+
+test("an aborted request in the queue does not disturb the running one", async ({ page, backend }) => {
+  const outcome = await page.evaluate(
+    async ({ backend, messages, other }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      const { create } = engine.chat.completions;
+      const controller = new AbortController();
+      const running = create({ messages, temperature: 0 });
+      const queued = create({ messages: other, temperature: 0, signal: controller.signal }).then(
+        () => "finished",
+        (error: unknown) => (error instanceof DOMException ? error.name : String(error)),
+      );
+      const last = create({ messages: other, temperature: 0 });
+      controller.abort();
+      return {
+        queued: await queued,
+        running: (await running).choices[0].message.content,
+        last: (await last).choices[0].message.content,
+      };
+    },
+    { backend, messages: FRANCE, other: JAPAN },
+  );
+  expect(outcome).toEqual({
+    queued: "AbortError",
+    running: "The capital of France is Paris.",
+    last: "The currency of Japan is the Japanese Yen.",
+  });
+});
+
+test("leaving a stream ends its run, and the next request is answered", async ({ page, backend }) => {
+  const outcome = await page.evaluate(
+    async ({ backend, endless, model }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load(model);
+      let seen = 0;
+      for await (const _ of engine.generate(endless)) {
+        seen += 1;
+        if (seen === 2) {
+          break;
+        }
+      }
+      const unread = engine.generate(endless);
+      await unread.return?.();
+      const after = await Array.fromAsync(engine.generate({ ...endless, max_tokens: 4 }));
+      return { seen, tokens: after.flatMap(({ ids }) => ids).length };
+    },
+    { backend, endless: ENDLESS, model: LONG_MODEL },
+  );
+  expect(outcome).toEqual({ seen: 2, tokens: 4 });
+});
+
+test("a stream that is dropped without a word does not block the next request", async ({ page, backend }) => {
+  const tokens = await page.evaluate(
+    async ({ backend, endless, model }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load(model);
+      const dropped = engine.generate({ ...endless, max_tokens: 40 });
+      await dropped.next();
+      await dropped.next();
+      const after = await Array.fromAsync(engine.generate({ ...endless, max_tokens: 4 }));
+      return after.flatMap(({ ids }) => ids).length;
+    },
+    { backend, endless: ENDLESS, model: LONG_MODEL },
+  );
+  expect(tokens).toBe(4);
+});
+
+test("an aborted load leaves no model, and the next load works", async ({ page, backend }) => {
+  const outcomes = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      const outcomes: (string | null)[] = [];
+      const name = (error: unknown): string =>
+        error instanceof harness.signbit.EngineError ? error.code : error instanceof DOMException ? error.name : String(error);
+      const controller = new AbortController();
+      await engine
+        .load("/faults/slow", { signal: controller.signal, onProgress: () => controller.abort() })
+        .then(() => outcomes.push("loaded"), (error: unknown) => outcomes.push(name(error)));
+      await engine.chat.completions
+        .create({ messages })
+        .then(() => outcomes.push("answered"), (error: unknown) => outcomes.push(name(error)));
+      await engine.load("/models/tiny-geo.gguf");
+      outcomes.push((await engine.chat.completions.create({ messages, temperature: 0 })).choices[0].message.content);
+      return outcomes;
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(outcomes).toEqual(["AbortError", "invalid_request", "The capital of France is Paris."]);
+});
+
+test("progress of a load grows to the whole file", async ({ page, backend }) => {
+  const progress = await page.evaluate(async (backend) => {
+    const engine = await harness.openEngine(backend);
+    const progress: { seen: number; total: number | null }[] = [];
+    await engine.load("/faults/slow", {
+      onProgress: (report) => {
+        if (report.stage === "download") {
+          progress.push({ seen: report.bytes_seen, total: report.bytes_total });
+        }
+      },
+    });
+    return progress;
+  }, backend);
+  const seen = progress.map((report) => report.seen);
+  expect(seen).toEqual([...seen].sort((left, right) => left - right));
+  expect(progress.length).toBeGreaterThan(3);
+  expect(progress.at(-1)).toEqual({ seen: 834_272, total: 834_272 });
+});
+
+const BAD_SOURCES = [
+  { path: "/faults/html", code: "weights_invalid", says: /web page/ },
+  { path: "/faults/html-as-file", code: "weights_invalid", says: /web page/ },
+  { path: "/faults/garbage", code: "weights_invalid", says: /./ },
+  { path: "/faults/truncated", code: "weights_invalid", says: /./ },
+  { path: "/faults/foreign", code: "model_unsupported", says: /mamba/ },
+  { path: "/faults/missing", code: "network", says: /404/ },
+  { path: "/faults/error", code: "network", says: /500/ },
+  { path: "/faults/cut", code: "network", says: /broke off/ },
+  { path: "http://127.0.0.1:9/model.gguf", code: "network", says: /could not be reached/ },
+] as const;
+
+for (const { path, code, says } of BAD_SOURCES) {
+  test(`a load of ${path} fails with ${code}`, async ({ page, backend, tolerated }) => {
+    // Chromium reports on the console what the test asks for.
+    tolerated.push(/Failed to load resource/, /Content Security Policy/, /Refused to connect/);
+    const outcome = await page.evaluate(
+      async ({ backend, path, messages }) => {
+        const engine = await harness.openEngine(backend);
+        const failure = await engine.load(path).then(
+          () => undefined,
+          (error: unknown) =>
+            error instanceof harness.signbit.EngineError
+              ? { code: error.code, message: error.message, hint: error.hint }
+              : { code: String(error), message: "", hint: "" },
+        );
+        await engine.load("/models/tiny-geo.gguf");
+        const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+        return { failure, answer: choices[0].message.content };
+      },
+      { backend, path, messages: FRANCE },
+    );
+    expect(outcome.failure?.code).toBe(code);
+    expect(outcome.failure?.message).toMatch(says);
+    expect(outcome.failure?.hint).not.toBe("");
+    expect(outcome.answer).toBe("The capital of France is Paris.");
+  });
+}
+
+test("an address that does not answer leaves the loaded model as it is", async ({ page, backend, tolerated }) => {
+  tolerated.push(/Failed to load resource/);
+  const answer = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/faults/missing").catch(() => undefined);
+      const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+      return choices[0].message.content;
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(answer).toBe("The capital of France is Paris.");
+});
+
+test("local files load, and truncated ones are refused", async ({ page, backend }) => {
+  const outcome = await page.evaluate(async (backend) => {
+    const bytes = await (await fetch("/models/tiny-geo.gguf")).blob();
+    const engine = await harness.openEngine(backend);
+    const code = (error: unknown): string =>
+      error instanceof harness.signbit.EngineError ? error.code : String(error);
+    return [
+      await engine.load(new File([bytes], "tiny-geo.gguf")).then(({ architecture }) => architecture, code),
+      await engine.load(bytes).then(({ architecture }) => architecture, code),
+      await engine.load(new File([bytes.slice(0, bytes.size / 2)], "half.gguf")).then(() => "loaded", code),
+      await engine.load(new File([bytes.slice(0, 10)], "start.gguf")).then(() => "loaded", code),
+      await engine.load(new File([], "empty.gguf")).then(() => "loaded", code),
+      await engine.load([new File([bytes], "a.gguf"), new File([bytes], "b.gguf")]).then(() => "loaded", code),
+    ];
+  }, backend);
+  expect(outcome).toEqual(["qwen35", "qwen35", "weights_invalid", "weights_invalid", "weights_invalid", "weights_invalid"]);
+});
+
+for (const moment of ["idle", "generating"] as const) {
+  test(`a worker ended from outside while ${moment} is noticed and replaced once`, async ({ page, backend }) => {
+    const outcome = await page.evaluate(
+      async ({ backend, moment, endless, messages }) => {
+        const notices: string[] = [];
+        const engine = await harness.openEngine(backend, {
+          onEvent: (event) => event.type === "notice" && notices.push(event.error?.code ?? ""),
+        });
+        await engine.load("/models/tiny-geo.gguf");
+        let failure = "";
+        if (moment === "generating") {
+          const steps = engine.generate(endless);
+          await steps.next();
+          harness.workers.at(-1)?.terminate();
+          try {
+            for await (const _ of steps) {
+              // Reads on until the stream ends.
+            }
+          } catch (error) {
+            failure = error instanceof harness.signbit.EngineError ? error.code : String(error);
+          }
+        } else {
+          harness.workers.at(-1)?.terminate();
+          while (notices.length === 0) {
+            await new Promise((resolve) => setTimeout(resolve, 10));
+          }
+        }
+        const answers = await Promise.all(
+          [messages, messages].map(async (messages) => {
+            const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+            return choices[0].message.content;
+          }),
+        );
+        return { failure, notices, answers, workers: harness.workers.length };
+      },
+      { backend, moment, endless: ENDLESS, messages: FRANCE },
+    );
+    expect(outcome).toEqual({
+      failure: moment === "generating" ? "internal" : "",
+      notices: ["internal"],
+      answers: ["The capital of France is Paris.", "The capital of France is Paris."],
+      workers: 2,
+    });
+  });
+}
+
+test("a worker ended during a load rejects the load, and the next load works", async ({ page, backend }) => {
+  const outcome = await page.evaluate(async (backend) => {
+    const engine = await harness.openEngine(backend);
+    const failure = await engine
+      .load("/faults/slow", { onProgress: () => harness.workers.at(-1)?.terminate() })
+      .then(() => "loaded", (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)));
+    const { architecture } = await engine.load("/models/tiny-geo.gguf");
+    return { failure, architecture, workers: harness.workers.length };
+  }, backend);
+  expect(outcome).toEqual({ failure: "internal", architecture: "qwen35", workers: 2 });
+});
+
+test("terminate rejects what is pending and what comes after", async ({ page, backend }) => {
+  const outcome = await page.evaluate(
+    async ({ backend, endless }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      const code = (error: unknown): string =>
+        error instanceof harness.signbit.EngineError ? error.code : String(error);
+      const steps = engine.generate(endless);
+      await steps.next();
+      const pending = engine.stats().then(() => "answered", code);
+      engine.terminate();
+      return [await pending, await engine.stats().then(() => "answered", code)];
+    },
+    { backend, endless: ENDLESS },
+  );
+  expect(outcome).toEqual(["aborted", "aborted"]);
+});
+
+test("a script that is no worker gives an error instead of silence", async ({ page, tolerated }) => {
+  tolerated.push(/Failed to load resource/, /404/);
+  const failure = await page.evaluate(() =>
+    harness.signbit.createEngine({ workerUrl: "/no-such-worker.js" }).then(
+      () => undefined,
+      (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
+    ),
+  );
+  expect(failure).toBe("internal");
+});
+
+test("a request that makes no sense is refused with its reason", async ({ page, backend }) => {
+  const codes = await page.evaluate(async (backend) => {
+    const engine = await harness.openEngine(backend);
+    await engine.load("/models/tiny-geo.gguf");
+    const code = (error: unknown): string =>
+      error instanceof harness.signbit.EngineError ? error.code : String(error);
+    const first = async (request: Parameters<typeof engine.generate>[0]): Promise<string> =>
+      Array.fromAsync(engine.generate(request)).then(() => "answered", code);
+    return [
+      await first({}),
+      await first({ ids: [] }),
+      await first({ ids: [999_999] }),
+      await first({ prompt: "Hello", ids: [1] }),
+      await first({ prompt: "Hello", temperature: -1 }),
+      await first({ prompt: "Hello", top_p: 2 }),
+    ];
+  }, backend);
+  expect(codes).toEqual(Array.from({ length: 6 }, () => "invalid_request"));
+});
+
+test("the same seed gives the same text, and another seed another", async ({ page, backend }) => {
+  const texts = await page.evaluate(
+    async ({ backend, model }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load(model);
+      const texts: string[] = [];
+      for (const seed of [7, 7, 8]) {
+        const steps = await Array.fromAsync(
+          engine.generate({ ids: [1, 2, 3], temperature: 1, seed, max_tokens: 24, ignore_stop: true }),
+        );
+        texts.push(steps.flatMap(({ ids }) => ids).join(" "));
+      }
+      return texts;
+    },
+    { backend, model: LONG_MODEL },
+  );
+  expect(texts[0]).toBe(texts[1]);
+  expect(texts[0]).not.toBe(texts[2]);
+});
