@@ -57,6 +57,8 @@ pub enum ConfigError {
     UnsupportedRowWidth { tensor: String, width: u64 },
     #[error("tensor {tensor:?} would change the result of a matrix, which is not supported")]
     UnsupportedCompanion { tensor: String },
+    #[error("tensor {tensor:?} has the shape of an output head, but the head is called \"output.weight\"")]
+    UnknownHead { tensor: String },
     #[error("tensor {tensor:?} fuses query, key and value, which is not supported")]
     FusedQkv { tensor: String },
 }
@@ -333,6 +335,7 @@ impl ModelConfig {
         let mut keys = Keys { metadata: &first.metadata, prefix: architecture.key(), warnings: Vec::new() };
         refuse_other_kinds(&keys, &tensors)?;
         let mut config = read_geometry(architecture, &mut keys, &tensors)?;
+        config.check_head(&tensors)?;
         config.check_layer_schedule(&tensors)?;
         if let Some(warning) = config.check_tensors(&tensors)? {
             keys.warnings.push(warning);
@@ -426,6 +429,21 @@ impl ModelConfig {
             matrix(name("ffn_down.weight"), [f, d]),
         ]);
         out
+    }
+
+    /// A file without `output.weight` uses the embedding table as its head. One whose head merely
+    /// has another name would run all the same and talk nonsense.
+    fn check_head(&self, tensors: &Tensors<'_>) -> Result<()> {
+        let shape = [u64::from(self.hidden_size), u64::from(self.vocab_size)];
+        let looks_like_head = |tensor: &&TensorInfo| {
+            tensor.shape == shape && tensor.name != "token_embd.weight" && block_of(&tensor.name).is_none()
+        };
+        match tensors.0.values().copied().find(looks_like_head) {
+            Some(tensor) if self.tie_word_embeddings => {
+                Err(ConfigError::UnknownHead { tensor: tensor.name.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Compares the declared kind of each layer with the tensors it has.

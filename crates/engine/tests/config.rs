@@ -1039,6 +1039,8 @@ fn tied_and_untied_heads() {
     let config = model.config().unwrap();
     assert!(config.tie_word_embeddings);
     assert!(!config.expected_tensors().iter().any(|(name, _)| name == "output.weight"));
+    let renamed = |m: &mut Model| m.tensor("output.weight").0 = "lm_head.weight".into();
+    refused(tiny_qwen3, renamed, E::UnknownHead { tensor: "lm_head.weight".into() });
     // The head may have another type than the embedding, but not other rows.
     let mut model = tiny_qwen3();
     model.tensor("output.weight").2 = TensorType::Q6_K;
