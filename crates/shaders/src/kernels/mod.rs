@@ -5,6 +5,8 @@ use crate::kernel::{Kernel, ShapeError};
 
 mod activation;
 pub mod append_rows;
+pub mod argmax_final;
+pub mod argmax_partial;
 pub mod attention;
 pub mod conv1d;
 pub mod delta_net;
@@ -35,6 +37,8 @@ pub fn all() -> Vec<&'static Kernel> {
         &attention::KERNEL,
         &sigmoid_gate::KERNEL,
         &silu_mul::KERNEL,
+        &argmax_partial::KERNEL,
+        &argmax_final::KERNEL,
     ]);
     all
 }
@@ -55,5 +59,7 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
     cases.extend(attention::cases::cases()?);
     cases.extend(sigmoid_gate::cases::cases()?);
     cases.extend(silu_mul::cases::cases()?);
+    cases.extend(argmax_partial::cases::cases()?);
+    cases.extend(argmax_final::cases::cases()?);
     Ok(cases)
 }

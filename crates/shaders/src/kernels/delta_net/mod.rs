@@ -122,8 +122,7 @@ pub fn delta_net(
         value_dim: value_head_dim,
         padding: [0; 3],
     };
-    let mut dispatch =
-        Dispatch::new(&KERNEL, params, &[y, alpha, beta, ssm_a, dt_bias, s, out], workgroups);
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[y, alpha, beta, ssm_a, dt_bias, s, out], workgroups);
     dispatch.bytes_read += s.n_bytes();
     Ok(dispatch)
 }

@@ -66,7 +66,7 @@ mod tests {
 
     /// Three tokens with 2 x 2 states, computed apart from this code:
     /// g = -0.1, -0.5, -0.02 and beta = 0.5, 0.9, 0.25.
-    const OUT: [f32; 6] = [
+    const OUT: [f64; 6] = [
         0.412_433_781_8,
         -0.666_521_015_5,
         0.001_670_013_7,
@@ -74,7 +74,7 @@ mod tests {
         0.251_313_569_9,
         1.776_299_120_1,
     ];
-    const STATE_AFTER: [f32; 4] = [0.372_471_965_9, 2.592_789_511_4, -0.094_168_062_3, -0.386_535_378_5];
+    const STATE_AFTER: [f64; 4] = [0.372_471_965_9, 2.592_789_511_4, -0.094_168_062_3, -0.386_535_378_5];
 
     /// The logits that give the golden case its decay and strength, with ssm_a = -2 and a bias of
     /// 0.25: softplus(alpha + 0.25) = -g / 2.
@@ -84,10 +84,10 @@ mod tests {
         (alpha, beta)
     }
 
-    fn assert_close(bits: &[u32], expected: &[f32], what: &str) {
+    fn assert_close(bits: &[u32], expected: &[f64], what: &str) {
         assert_eq!(bits.len(), expected.len(), "{what}");
         for (i, (&bits, &expected)) in bits.iter().zip(expected).enumerate() {
-            let actual = f32::from_bits(bits);
+            let actual = f64::from(f32::from_bits(bits));
             assert!((actual - expected).abs() < 1e-6, "{what}[{i}]: {actual}, not {expected}");
         }
     }
