@@ -4,6 +4,7 @@
 //! Bytes go in through [`loader::Loader`], tokens come out of [`session::Session`]; the module
 //! [`generate`] puts text around both. The crate touches neither storage nor the network.
 
+pub mod bisect;
 pub mod chat;
 pub mod check;
 mod clock;

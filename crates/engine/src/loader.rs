@@ -329,7 +329,8 @@ fn is_vector(tensor: &TensorInfo) -> bool {
     tensor.shape.len() < 2 || tensor.name.contains("ssm_conv1d")
 }
 
-fn vocabulary(header: &Header) -> Result<Vocabulary, EngineError> {
+/// The tokenizer part of a header, as plain data.
+pub fn vocabulary(header: &Header) -> Result<Vocabulary, EngineError> {
     let m = &header.metadata;
     let id = |name: &str| m.get_u32(&format!("tokenizer.ggml.{name}"));
     let strings = |name: &str| -> Result<Vec<String>, EngineError> {

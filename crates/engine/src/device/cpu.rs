@@ -58,6 +58,10 @@ impl CpuDevice {
         Ok(id)
     }
 
+    pub(super) fn buffer_words(&self, id: BufferId) -> Result<u64, EngineError> {
+        self.buffers.get(id.0 as usize).map(|words| words.len() as u64).ok_or_else(|| unknown_buffer(id))
+    }
+
     fn buffer(&mut self, id: BufferId) -> Result<&mut Vec<u32>, EngineError> {
         self.buffers.get_mut(id.0 as usize).ok_or_else(|| unknown_buffer(id))
     }

@@ -171,6 +171,10 @@ impl GpuDevice {
         self.buffers.get(id.0 as usize).ok_or_else(|| unknown_buffer(id))
     }
 
+    pub(super) fn buffer_words(&self, id: BufferId) -> Result<u64, EngineError> {
+        Ok(self.buffer(id)?.size() / 4)
+    }
+
     pub(super) fn write(&self, id: BufferId, offset: u64, words: &[u32]) -> Result<(), EngineError> {
         let buffer = self.buffer(id)?;
         let end = offset.saturating_add(words.len() as u64).saturating_mul(4);

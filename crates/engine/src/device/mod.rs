@@ -123,6 +123,14 @@ impl Device {
         }
     }
 
+    /// The number of words that a buffer holds.
+    pub fn buffer_words(&self, buffer: BufferId) -> Result<u64, EngineError> {
+        match self {
+            Self::Gpu(d) => d.buffer_words(buffer),
+            Self::Cpu(d) => d.buffer_words(buffer),
+        }
+    }
+
     /// Writes `words` at `offset_words`.
     pub fn write(&mut self, buffer: BufferId, offset_words: u64, words: &[u32]) -> Result<(), EngineError> {
         match self {
