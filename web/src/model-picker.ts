@@ -53,7 +53,7 @@ export class ModelPicker {
     this.#warnings.replaceChildren();
     if (model !== undefined) {
       const types = Object.entries(model.tensor_types).map(([type, count]) => `${count} × ${type}`);
-      this.#addFact("Loaded", model.name || label);
+      this.#addFact("Loaded", model.name ?? label);
       this.#addFact("Architecture", `${model.architecture}, ${model.layers} layers`);
       this.#addFact("Parameters", formatCount(model.parameters));
       this.#addFact("Weights", `${formatBytes(model.weight_bytes)} (${types.join(", ")})`);

@@ -1,6 +1,15 @@
 /** The engine's steps in the shapes of the OpenAI chat completions API. */
 
-import type { EngineUsage, FinishReason, GenerationOptions, GenerationStep, Message, Tool, ToolCall } from "./types.js";
+import type {
+  EngineUsage,
+  FinishReason,
+  GeneratedToolCall,
+  GenerationOptions,
+  GenerationStep,
+  Message,
+  Tool,
+  ToolCall,
+} from "./types.js";
 
 /** Parameters of a chat completion. */
 export interface ChatCompletionParams extends Omit<GenerationOptions, "stop"> {
@@ -79,7 +88,7 @@ export function chunkMapper(model: string): (step: GenerationStep) => ChatComple
   let isFirst = true;
   let toolCalls = 0;
   return (step) => {
-    const tool_calls = step.tool_calls.map((call, offset) => ({ ...call, index: toolCalls + offset }));
+    const tool_calls = step.tool_calls.map((call, offset) => ({ ...openAiToolCall(call), index: toolCalls + offset }));
     toolCalls += tool_calls.length;
     const isEmpty = step.content === "" && step.reasoning === "" && tool_calls.length === 0;
     if (isEmpty && step.finish_reason === null) {
@@ -111,7 +120,7 @@ export async function collectCompletion(steps: AsyncIterable<GenerationStep>, mo
   for await (const step of steps) {
     content += step.content;
     reasoning += step.reasoning;
-    tool_calls.push(...step.tool_calls);
+    tool_calls.push(...step.tool_calls.map(openAiToolCall));
     finish_reason = step.finish_reason ?? finish_reason;
     usage = step.usage;
   }
@@ -131,6 +140,14 @@ export async function collectCompletion(steps: AsyncIterable<GenerationStep>, mo
       },
     ],
     usage: chatUsage(usage),
+  };
+}
+
+function openAiToolCall({ id, function: { name, arguments: value } }: GeneratedToolCall): ToolCall {
+  return {
+    id: id ?? `call_${crypto.randomUUID()}`,
+    type: "function",
+    function: { name, arguments: typeof value === "string" ? value : JSON.stringify(value) },
   };
 }
 

@@ -19,18 +19,22 @@ export interface DeviceInfo {
 
 /** Sampling settings that a model file recommends. */
 export interface SamplingDefaults {
-  readonly temperature?: number;
-  readonly top_k?: number;
-  readonly top_p?: number;
-  readonly min_p?: number;
+  readonly temperature: number | null;
+  readonly top_k: number | null;
+  readonly top_p: number | null;
+  readonly min_p: number | null;
 }
 
 /** A loaded model. */
 export interface ModelInfo {
-  readonly name: string;
+  /** Null where the file gives none. */
+  readonly name: string | null;
   readonly architecture: string;
   readonly parameters: number;
+  /** Tokens that memory is reserved for. */
   readonly context_length: number;
+  /** Tokens that the model was trained for. */
+  readonly trained_context_length: number;
   readonly vocab_size: number;
   readonly weight_bytes: number;
   /** Number of tensors per weight format. */
@@ -38,7 +42,10 @@ export interface ModelInfo {
   readonly layers: number;
   readonly has_thinking: boolean;
   readonly sampling: SamplingDefaults;
+  /** Tensors of the file that the model does not use, each with the reason. */
+  readonly skipped: readonly (readonly [name: string, reason: string])[];
   readonly warnings: readonly string[];
+  /** Bytes by purpose. */
   readonly plan: Readonly<Record<string, unknown>>;
 }
 
@@ -65,11 +72,18 @@ export type Progress =
   | { readonly stage: "prepare" }
   | { readonly stage: "prefill"; readonly tokens_done: number; readonly tokens_total: number };
 
-/** A call of a tool, as the model wrote it. */
+/** A call of a tool in OpenAI's shape: the arguments are JSON as text. */
 export interface ToolCall {
   readonly id: string;
   readonly type: "function";
   readonly function: { readonly name: string; readonly arguments: string };
+}
+
+/** A call of a tool as the engine reads it from the model's text. */
+export interface GeneratedToolCall {
+  readonly id?: string;
+  readonly type: "function";
+  readonly function: { readonly name: string; readonly arguments: unknown };
 }
 
 /** A tool that the model may call. */
@@ -96,10 +110,14 @@ export type Message =
 /** Sampling and stopping; what is absent takes the model's or the engine's default. */
 export interface GenerationOptions {
   readonly max_tokens?: number;
+  /** Ends a thought after this many tokens, so that an answer comes. */
+  readonly max_reasoning_tokens?: number;
   readonly temperature?: number;
   readonly top_k?: number;
   readonly top_p?: number;
   readonly min_p?: number;
+  readonly presence_penalty?: number;
+  readonly frequency_penalty?: number;
   readonly seed?: number;
   readonly stop?: readonly string[];
   /** Go on after the model's own end token. For measurements. */
@@ -136,7 +154,7 @@ export interface GenerationStep {
   readonly reasoning: string;
   readonly ids: readonly number[];
   readonly finish_reason: FinishReason | null;
-  readonly tool_calls: readonly ToolCall[];
+  readonly tool_calls: readonly GeneratedToolCall[];
   readonly usage: EngineUsage;
 }
 

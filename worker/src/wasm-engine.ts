@@ -14,7 +14,6 @@ import type {
   Message,
   ModelInfo,
   ModelOptions,
-  Rendering,
   Tool,
 } from "./types.js";
 
@@ -24,19 +23,26 @@ export interface EngineOptions {
   readonly max_buffer_bytes?: number;
 }
 
-/** What one `push` has reached. */
-export interface PushProgress {
+/** How far the current file has come. */
+export interface PartProgress {
+  readonly header_complete: boolean;
+  /** Number of files of the model, once the first header is known. */
+  readonly n_parts: number;
   readonly bytes_seen: number;
+  /** Bytes of this file that are needed, once its header is known. */
   readonly bytes_total: number | null;
 }
 
-/** One engine with at most one model and at most one generation in progress. */
+/**
+ * One engine with at most one model and at most one generation in progress. The files of a
+ * split model are pushed twice: each until its header is complete, then each from start to end.
+ */
 export interface WasmEngine {
   device(): DeviceInfo;
   begin_load(options: ModelOptions): void;
   begin_part(index: number, file_bytes: number | undefined): void;
-  push(bytes: Uint8Array): Promise<PushProgress>;
-  end_part(): Promise<{ readonly parts: number }>;
+  push(bytes: Uint8Array): Promise<PartProgress>;
+  end_part(): PartProgress;
   finish_load(): Promise<ModelInfo>;
   unload(): void;
   start(request: GenerationRequest): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
@@ -46,7 +52,7 @@ export interface WasmEngine {
   render(
     messages: readonly Message[],
     options: { readonly tools?: readonly Tool[]; readonly enable_thinking?: boolean },
-  ): Rendering;
+  ): { readonly text: string; readonly ids: readonly number[] };
   score(ids: Uint32Array, chunk: number): Promise<Float32Array>;
   reset(): void;
   stats(): EngineStats;
@@ -56,7 +62,7 @@ export interface WasmEngine {
 
 /** Starts the module and makes an engine on the wanted backend. */
 export async function createWasmEngine(options: EngineOptions, wasmUrl: string | undefined): Promise<WasmEngine> {
-  await init(wasmUrl === undefined ? undefined : { module_or_path: wasmUrl });
+  await (wasmUrl === undefined ? init() : init({ module_or_path: wasmUrl }));
   const engine: unknown = await ModuleEngine.create(options);
   return engine as WasmEngine;
 }

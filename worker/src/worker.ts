@@ -5,10 +5,10 @@
  */
 
 import { abortError, EngineError, serializeError, type SerializedError } from "./errors.js";
-import { openSource } from "./model-source.js";
+import { openSource, type ModelPart } from "./model-source.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
 import type { ModelInfo, Progress } from "./types.js";
-import { createWasmEngine, type WasmEngine } from "./wasm-engine.js";
+import { createWasmEngine, type PartProgress, type WasmEngine } from "./wasm-engine.js";
 
 /** The part of the worker's global scope that is used; TypeScript's DOM types know windows only. */
 interface WorkerScope {
@@ -112,7 +112,7 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
     case "tokenize":
       return current().tokenize(params.text, params.parse_special);
     case "render":
-      return current().render(params.messages, params);
+      return render(params);
     case "check_kernels":
       return current().check_kernels(params.filter);
     case "stats":
@@ -124,6 +124,11 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
       current().unload();
       return null;
   }
+}
+
+function render(params: Params<"render">): Result<"render"> {
+  const { text, ids } = current().render(params.messages, params);
+  return { text, ids: Uint32Array.from(ids) };
 }
 
 function current(): WasmEngine {
@@ -164,13 +169,20 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
     report(id, downloadProgress(0, files.parts, 0, files.bytes ?? null));
     let bytesBefore = 0;
     let lastReport = 0;
+    if (files.parts > 1) {
+      // The whole model is planned before the first weight is read.
+      for (let part = 0; part < files.parts; part += 1) {
+        await pushHeader(engine, part, part === 0 ? first : await files.open(part, signal), files.parts);
+        throwIfAborted(signal);
+      }
+    }
     for (let part = 0; part < files.parts; part += 1) {
-      const file = part === 0 ? first : await files.open(part, signal);
+      const file = files.parts === 1 ? first : await files.open(part, signal);
       engine.begin_part(part, file.bytes);
       const total = files.bytes ?? (files.parts === 1 ? (file.bytes ?? null) : null);
       let seen = 0;
       for await (const bytes of file.read()) {
-        await engine.push(bytes);
+        requireParts(await engine.push(bytes), files.parts);
         seen += bytes.length;
         const now = performance.now();
         if (now - lastReport >= PROGRESS_INTERVAL_MS) {
@@ -180,7 +192,7 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
         }
         throwIfAborted(signal);
       }
-      await engine.end_part();
+      engine.end_part();
       bytesBefore += seen;
       report(id, downloadProgress(part, files.parts, bytesBefore, total));
     }
@@ -196,6 +208,30 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
       engine.unload();
     }
     throw error;
+  }
+}
+
+/** Reads a file up to the end of its header and leaves the rest. */
+async function pushHeader(engine: WasmEngine, part: number, file: ModelPart, parts: number): Promise<void> {
+  engine.begin_part(part, file.bytes);
+  for await (const bytes of file.read()) {
+    const progress = await engine.push(bytes);
+    requireParts(progress, parts);
+    if (progress.header_complete) {
+      return;
+    }
+  }
+  // The file ended first, and the engine says so.
+  engine.end_part();
+}
+
+/** The first header tells of how many files the model consists. */
+function requireParts({ n_parts }: PartProgress, given: number): void {
+  if (n_parts > 0 && n_parts !== given) {
+    throw new EngineError("weights_invalid", {
+      detail: `the model consists of ${n_parts} files, and ${given} were given`,
+      hint: "Choose all files of the model together.",
+    });
   }
 }
 

@@ -126,7 +126,7 @@ fn bind(compiled: &Path, out_dir: &Path) -> Result<(), XtaskError> {
     bindgen
         .input_path(compiled)
         .web(true)
-        .and_then(|bindgen| bindgen.typescript(true).generate(out_dir))
+        .and_then(|bindgen| bindgen.typescript(true).omit_default_module_path(false).generate(out_dir))
         .map_err(|error| XtaskError::Bindgen(error.into()))
 }
 
@@ -144,11 +144,7 @@ fn optimise(root: &Path, module: &Path) -> Result<(), XtaskError> {
         .arg(module)
         .status()
         .map_err(|source| XtaskError::Start { program: "node".to_owned(), source })?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(XtaskError::Failed { program: "wasm-opt".to_owned(), status })
-    }
+    if status.success() { Ok(()) } else { Err(XtaskError::Failed { program: "wasm-opt".to_owned(), status }) }
 }
 
 fn wasm_opt_path(root: &Path) -> PathBuf {

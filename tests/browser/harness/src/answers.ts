@@ -14,7 +14,7 @@ interface AnswersFile {
   }[];
 }
 
-const ANSWERS_URL = "/tests/golden/models/tiny-geo/answers.json";
+const ANSWERS_URL = "/tests/golden/tiny-geo/answers.json";
 
 /** Prompt ids and greedy answers of all dialogues. */
 export async function checkAnswers(engine: Engine): Promise<Check[]> {
