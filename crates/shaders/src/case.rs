@@ -117,28 +117,6 @@ impl Rng {
 pub fn run_reference(case: &Case) -> (Vec<Vec<u32>>, State) {
     let mut buffers = case.buffers.clone();
     let mut state = case.state;
-    run_dispatch(&case.dispatch, &mut buffers, &mut state);
+    case.dispatch.run_reference(&mut buffers, &mut state);
     (buffers, state)
-}
-
-/// Runs one dispatch through its CPU reference on `buffers`, indexed by [`BufferId`].
-pub fn run_dispatch(dispatch: &Dispatch, buffers: &mut [Vec<u32>], state: &mut State) {
-    use crate::kernel::{Access, Args};
-    let is_write = |i: usize| dispatch.kernel.bindings[i].access == Access::ReadWrite;
-    let index = |i: usize| dispatch.buffers[i].0 as usize;
-    let n = dispatch.buffers.len();
-    // Writable buffers are taken out while the kernel runs; WebGPU forbids binding a buffer both
-    // ways in one dispatch, so none of them is read through another binding.
-    let mut taken: Vec<Vec<u32>> =
-        (0..n).filter(|&i| is_write(i)).map(|i| std::mem::take(&mut buffers[index(i)])).collect();
-    let mut args = Args {
-        params: &dispatch.params,
-        state,
-        reads: (0..n).filter(|&i| !is_write(i)).map(|i| buffers[index(i)].as_slice()).collect(),
-        writes: taken.iter_mut().map(Vec::as_mut_slice).collect(),
-    };
-    (dispatch.kernel.reference)(&mut args);
-    for (i, buffer) in (0..n).filter(|&i| is_write(i)).zip(taken) {
-        buffers[index(i)] = buffer;
-    }
 }

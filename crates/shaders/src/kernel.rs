@@ -265,6 +265,31 @@ impl Dispatch {
             bytes_written: bytes(Access::ReadWrite),
         }
     }
+
+    /// Runs the CPU reference on `buffers`, indexed by [`BufferId`].
+    pub fn run_reference(&self, buffers: &mut [Vec<u32>], state: &mut State) {
+        let slots = || self.kernel.bindings.iter().zip(&self.buffers);
+        let index = |id: &BufferId| id.0 as usize;
+        // Writable buffers are taken out while the kernel runs; WebGPU forbids binding a buffer
+        // both ways in one dispatch, so none of them is read through another binding.
+        let mut taken: Vec<Vec<u32>> = slots()
+            .filter(|(b, _)| b.access == Access::ReadWrite)
+            .map(|(_, id)| std::mem::take(&mut buffers[index(id)]))
+            .collect();
+        let mut args = Args {
+            params: &self.params,
+            state,
+            reads: slots()
+                .filter(|(b, _)| b.access == Access::Read)
+                .map(|(_, id)| buffers[index(id)].as_slice())
+                .collect(),
+            writes: taken.iter_mut().map(Vec::as_mut_slice).collect(),
+        };
+        (self.kernel.reference)(&mut args);
+        for ((_, id), buffer) in slots().filter(|(b, _)| b.access == Access::ReadWrite).zip(taken) {
+            buffers[index(id)] = buffer;
+        }
+    }
 }
 
 /// Arguments that do not fit a kernel.

@@ -29,6 +29,10 @@ pub const MAX_STEPS_PER_SUBMIT: u32 = 8;
 /// The most bytes of logits that scoring keeps at a time.
 const MAX_SCORE_BYTES: u64 = 64 << 20;
 
+/// Logits that one workgroup of the argmax scans, until there are enough workgroups for any GPU.
+const LOGITS_PER_GROUP: u32 = 1024;
+const MAX_ARGMAX_GROUPS: u32 = 256;
+
 /// Choices made when a model is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelOptions {
@@ -146,13 +150,13 @@ impl Model {
             let buffer = device.create_buffer(label, u64::from(rows) * u64::from(cols))?;
             Ok(Tensor { buffer, rows, cols })
         };
-        let (partial_rows, partial_cols) = argmax_partial::partials_shape(config.vocab_size);
+        let n_groups = config.vocab_size.div_ceil(LOGITS_PER_GROUP).min(MAX_ARGMAX_GROUPS);
         let io = Io {
             tokens: tensor("tokens", 1, max_rows)?,
             hidden: tensor("hidden", max_rows, config.hidden_size)?,
             logits: tensor("logits", 1, config.vocab_size)?,
             generated: tensor("generated", 1, MAX_STEPS_PER_SUBMIT)?,
-            partials: tensor("argmax_partials", partial_rows, partial_cols)?,
+            partials: tensor("argmax_partials", n_groups, argmax_partial::PARTIAL_COLS)?,
         };
 
         let empty = |device: &mut Device| device.prepare(Vec::new());
