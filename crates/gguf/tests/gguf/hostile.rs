@@ -192,6 +192,10 @@ fn tensor_places() {
     assert_eq!(error(&two(0, 32)), E::Overlap { first: "a".into(), second: "b".into() });
     assert_eq!(error(&two(0, 0)), E::Overlap { first: "a".into(), second: "b".into() });
     assert!(Header::parse_file(&two(32, 0)).is_ok(), "neighbours touch");
+    // One byte too many, in a type of single bytes.
+    let bytes = |n| Raw::tensors(&[("a", &[n], 24, 0), ("b", &[1], 24, 32)]).data(32, 64);
+    assert!(Header::parse_file(&bytes(32)).is_ok());
+    assert_eq!(error(&bytes(33)), E::Overlap { first: "a".into(), second: "b".into() });
 }
 
 /// Every truncation of a good file is refused, and with the file's real size it is already known
