@@ -28,7 +28,7 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         ("one share", begun, vec![(2.0, 17, -1.0, 0)]),
         ("the last share", begun, many(199, (2.0, 70_000, -1.0, 0))),
         ("a tie of all", begun, many(150, (1.0, 299, -1.0, 0))),
-        ("large logits", begun, many(64, (10_000.0, 5, -10_000.0, 0))),
+        ("large logits", begun, many(63, (10_000.0, 5, -10_000.0, 0))),
         ("the largest spread", begun, many(3, (f32::MAX, 5, f32::MIN, 0))),
         ("all negative", begun, vec![(-3.0, 1, -4.0, 0), (-2.0, 9, -5.0, 0)]),
         ("the ring comes round", State { step: 11, ..begun }, many(1, (2.0, 4, 0.0, 0))),
