@@ -3,7 +3,7 @@
 use crate::error::TokenizerError;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, filters, functions, tests as jinja_tests};
 use std::io;
 
 /// The longest template known to us has 17 KB.
@@ -32,15 +32,13 @@ impl Template {
             return Err(TokenizerError::TemplateTooLong { actual: source.len(), limit: MAX_TEMPLATE_BYTES });
         }
         let syntax_error = |error: Error| TokenizerError::TemplateSyntax { detail: error.to_string() };
-        let mut environment = Environment::new();
+        let mut environment = Environment::empty();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(syntax_error)?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(FUEL));
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_filter("tojson", to_json);
-        environment.add_test("sequence", is_sequence);
+        add_vocabulary(&mut environment);
         environment.add_template_owned(NAME, source.to_owned()).map_err(syntax_error)?;
         Ok(Self { environment })
     }
@@ -60,6 +58,56 @@ impl Template {
                 .map_err(|error| TokenizerError::TemplateFailed { detail: error.to_string() }),
         }
     }
+}
+
+/// The filters, tests and functions that chat templates use. The engine has many more; leaving them out
+/// leaves them out of the wasm, and a template that asks for one fails with its name.
+fn add_vocabulary(environment: &mut Environment<'static>) {
+    environment.add_filter("capitalize", filters::capitalize);
+    environment.add_filter("count", filters::length);
+    environment.add_filter("d", filters::default);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("first", filters::first);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("items", filters::items);
+    environment.add_filter("join", filters::join);
+    environment.add_filter("last", filters::last);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("list", filters::list);
+    environment.add_filter("lower", filters::lower);
+    environment.add_filter("map", filters::map);
+    environment.add_filter("rejectattr", filters::rejectattr);
+    environment.add_filter("replace", filters::replace);
+    environment.add_filter("reverse", filters::reverse);
+    environment.add_filter("safe", filters::safe);
+    environment.add_filter("selectattr", filters::selectattr);
+    environment.add_filter("string", filters::string);
+    environment.add_filter("title", filters::title);
+    environment.add_filter("tojson", to_json);
+    environment.add_filter("trim", filters::trim);
+    environment.add_filter("upper", filters::upper);
+
+    environment.add_test("boolean", jinja_tests::is_boolean);
+    environment.add_test("defined", jinja_tests::is_defined);
+    environment.add_test("eq", jinja_tests::is_eq);
+    environment.add_test("equalto", jinja_tests::is_eq);
+    environment.add_test("==", jinja_tests::is_eq);
+    environment.add_test("false", jinja_tests::is_false);
+    environment.add_test("in", jinja_tests::is_in);
+    environment.add_test("integer", jinja_tests::is_integer);
+    environment.add_test("iterable", jinja_tests::is_iterable);
+    environment.add_test("mapping", jinja_tests::is_mapping);
+    environment.add_test("ne", jinja_tests::is_ne);
+    environment.add_test("none", jinja_tests::is_none);
+    environment.add_test("number", jinja_tests::is_number);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("string", jinja_tests::is_string);
+    environment.add_test("true", jinja_tests::is_true);
+    environment.add_test("undefined", jinja_tests::is_undefined);
+
+    environment.add_function("namespace", functions::namespace);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("range", functions::range);
 }
 
 /// JSON data as a template sees it, objects in their order.
@@ -312,6 +360,16 @@ mod tests {
             ),
             ("a\n", json!({}), "a"),
             (
+                "{{ (a | selectattr('r', 'equalto', 'u') | list)[0].c }} {{ a | map(attribute='c') | join('-') }} {{ (a | last).r }}",
+                json!({"a": [{"r": "s", "c": "1"}, {"r": "u", "c": "2"}]}),
+                "2 1-2 u",
+            ),
+            (
+                "{{ x | default('y') }} {{ range(3) | list | length }} {{ 'a' in b }}",
+                json!({"b": "cab"}),
+                "y 3 True",
+            ),
+            (
                 "{{ a }}",
                 json!({"a": ["x", true, null, 1.0, {"k": "v'"}]}),
                 "['x', True, None, 1.0, {'k': \"v'\"}]",
@@ -358,6 +416,11 @@ mod tests {
         assert!(matches!(render("{% if %}", json!({})), Err(TokenizerError::TemplateSyntax { .. })));
         let nested = format!("{{{{ {} }}}}", "(".repeat(50_000));
         assert!(matches!(render(&nested, json!({})), Err(TokenizerError::TemplateSyntax { .. })));
+        let unknown = render("{{ 'a' | wordwrap }}", json!({}));
+        assert!(
+            matches!(&unknown, Err(TokenizerError::TemplateFailed { detail }) if detail.contains("wordwrap")),
+            "{unknown:?}"
+        );
         assert!(matches!(render("{{ a.b.c }}", json!({})), Err(TokenizerError::TemplateFailed { .. })));
         assert!(matches!(
             render(&"x".repeat(MAX_TEMPLATE_BYTES + 1), json!({})),
