@@ -1,0 +1,277 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs 1-bit language models stored as GGUF.
+#[derive(Debug, Parser)]
+#[command(name = "signbit", version, subcommand_required = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the tool can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Describe a model and what it takes to run it, from its header alone
+    Inspect(InspectArgs),
+    /// Turn text into token ids
+    Tokenize(TokenizeArgs),
+    /// Render a conversation with the model's chat template
+    Render(RenderArgs),
+    /// Write the logits after every position to a file
+    Logits(LogitsArgs),
+    /// Generate a reply
+    Generate(GenerateArgs),
+    /// Talk with a model
+    Chat(ChatArgs),
+    /// Compare GPU and CPU dispatch by dispatch
+    Compare(CompareArgs),
+    /// Compare each kernel on the GPU with its CPU reference
+    Kernels(KernelsArgs),
+}
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// The best adapter that WebGPU's native counterparts find
+    #[default]
+    Gpu,
+    /// The reference kernels; slow
+    Cpu,
+}
+
+/// A switch with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
+}
+
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+/// Which plan to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlanKind {
+    /// One token
+    Decode,
+    /// A full step of the prompt
+    Prefill,
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// List every dispatch, as planned for the GPU
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "decode")]
+    pub plan: Option<PlanKind>,
+    /// Device to plan for; the CPU unless --plan is given
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
+    /// Positions of context to plan for
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tokenize`.
+#[derive(Debug, Args)]
+pub struct TokenizeArgs {
+    /// The GGUF file
+    pub model: PathBuf,
+    /// What to tokenize
+    #[command(flatten)]
+    pub input: TokenizeInput,
+    /// Turn the texts of control tokens into these tokens
+    #[arg(long)]
+    pub parse_special: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One text or several.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct TokenizeInput {
+    /// The text
+    #[arg(long, allow_hyphen_values = true)]
+    pub text: Option<String>,
+    /// A JSON array of texts
+    #[arg(long, value_name = "FILE")]
+    pub texts: Option<PathBuf>,
+}
+
+/// Arguments of `render`.
+#[derive(Debug, Args)]
+pub struct RenderArgs {
+    /// The GGUF file
+    pub model: PathBuf,
+    /// A JSON array of messages in the shape of the OpenAI API
+    #[arg(long, value_name = "FILE")]
+    pub messages: PathBuf,
+    /// A JSON array of tools in the shape of the OpenAI API
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// Thinking on or off; the template decides if not given
+    #[arg(long, value_enum)]
+    pub thinking: Option<Switch>,
+    /// Whether past turns keep their thoughts
+    #[arg(long, value_enum, default_value = "on")]
+    pub preserve_thinking: Switch,
+    /// End after the last message instead of opening the model's turn
+    #[arg(long)]
+    pub no_generation_prompt: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `logits`.
+#[derive(Debug, Args)]
+pub struct LogitsArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// A JSON array of token ids
+    #[arg(long, value_name = "FILE")]
+    pub ids: PathBuf,
+    /// Where to write: float32, little-endian, [tokens, vocabulary]
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
+    /// Tokens read per step
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: u32,
+}
+
+/// How to generate; shared by `generate` and `chat`.
+#[derive(Debug, Args)]
+pub struct SamplingArgs {
+    /// The most tokens to generate
+    #[arg(long, default_value_t = 512)]
+    pub max_tokens: u32,
+    /// Thinking on or off; the template decides if not given
+    #[arg(long, value_enum)]
+    pub thinking: Option<Switch>,
+    /// Divides the logits; 0 always takes the most likely token
+    #[arg(long, allow_hyphen_values = true)]
+    pub temperature: Option<f32>,
+    /// Sample among this many most likely tokens; 0 keeps all
+    #[arg(long)]
+    pub top_k: Option<u32>,
+    /// Sample among the most likely tokens that together reach this probability
+    #[arg(long, allow_hyphen_values = true)]
+    pub top_p: Option<f32>,
+    /// Sample among tokens at least this likely relative to the most likely one
+    #[arg(long, allow_hyphen_values = true)]
+    pub min_p: Option<f32>,
+    /// The same seed gives the same reply on the same device
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
+    /// Positions of context
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: u32,
+}
+
+/// Arguments of `generate`.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// What to go on from
+    #[command(flatten)]
+    pub input: GenerateInput,
+    /// Go on past the model's own end of turn
+    #[arg(long)]
+    pub ignore_stop: bool,
+    /// A text that ends the reply; may be repeated
+    #[arg(long, allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// How to generate
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Print JSON at the end instead of text as it comes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A prompt in one of three forms.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct GenerateInput {
+    /// Text to go on from, without a chat template
+    #[arg(long, allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// A JSON array of token ids to go on from
+    #[arg(long, value_name = "FILE")]
+    pub ids: Option<PathBuf>,
+    /// A JSON array of messages to answer, in the shape of the OpenAI API
+    #[arg(long, value_name = "FILE")]
+    pub messages: Option<PathBuf>,
+}
+
+/// Arguments of `chat`.
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// Instructions for the model
+    #[arg(long)]
+    pub system: Option<String>,
+    /// How to generate
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// A JSON array of token ids to read
+    #[arg(long, value_name = "FILE")]
+    pub ids: PathBuf,
+    /// How far results may be apart, relative to their size
+    #[arg(long, default_value_t = signbit_engine::bisect::DEFAULT_TOLERANCE, value_parser = tolerance)]
+    pub tolerance: f32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `kernels`.
+#[derive(Debug, Args)]
+pub struct KernelsArgs {
+    /// Only kernels whose name contains this
+    #[arg(long, default_value = "")]
+    pub filter: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn tolerance(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("a tolerance is a number above 0".to_owned()),
+    }
+}

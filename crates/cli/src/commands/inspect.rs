@@ -1,0 +1,393 @@
+//! `inspect`: what a model is and what it takes to run it. Weights are not read.
+
+use std::collections::BTreeMap;
+
+use pollster::block_on;
+use serde_json::{Value, json};
+use signbit_engine::config::{
+    DeltaNetConfig, LayerType, ModelConfig, RopeScaling, SamplingHints, SkipReason,
+};
+use signbit_engine::device::{Device, Plan};
+use signbit_engine::loader::vocabulary;
+use signbit_engine::model::weights::Weights;
+use signbit_engine::model::{MemoryPlan, Model, ModelOptions};
+use signbit_gguf::{Header, TensorInfo};
+use signbit_tokenizer::{PreTokenizer, Tokenizer};
+
+use super::{device_line, open_device, text};
+use crate::args::{Backend, InspectArgs, PlanKind};
+use crate::error::CliError;
+use crate::files::ModelFiles;
+use crate::output::{bytes, count, facts, print, print_json, table};
+
+/// Describes a model.
+pub fn run(args: &InspectArgs) -> Result<(), CliError> {
+    let files = ModelFiles::open(&args.model)?;
+    let header = files.header()?;
+    let config = ModelConfig::from_parts(&files.headers())?;
+    let tokenizer = Tokenizer::new(vocabulary(&header)?)?;
+    // A template that does not compile keeps the model from loading.
+    text::template(&header)?;
+    let default = if args.plan.is_some() { Backend::Gpu } else { Backend::Cpu };
+    let mut device = open_device(args.backend.unwrap_or(default))?;
+    let model = plan(&mut device, &header, config, args.context)?;
+    let summary = Summary {
+        files: &files,
+        header: &header,
+        tokenizer: &tokenizer,
+        model: &model,
+        read: tensors_read(&header, model.config()),
+    };
+    if args.json {
+        let mut value = summary.json()?;
+        if let (Some(kind), Some(fields)) = (args.plan, value.as_object_mut()) {
+            fields.insert("device".to_owned(), json!(device.info()));
+            fields.insert("plan".to_owned(), plan_json(&model, kind));
+        }
+        return print_json(&value);
+    }
+    print(&facts(&summary.facts()?))?;
+    if let Some(kind) = args.plan {
+        print(&format!("\n{}\n\n{}", device_line(&device), plan_text(&model, kind)))?;
+    }
+    Ok(())
+}
+
+/// The tensors that the forward pass reads.
+fn tensors_read<'h>(header: &'h Header, config: &ModelConfig) -> Vec<&'h TensorInfo> {
+    let by_name: BTreeMap<&str, &TensorInfo> = header.tensors.iter().map(|t| (t.name.as_str(), t)).collect();
+    let expected = config.expected_tensors();
+    expected.iter().filter_map(|(name, _)| by_name.get(name.as_str()).copied()).collect()
+}
+
+/// Allocates a model as the loader would, and leaves its weights empty.
+fn plan(
+    device: &mut Device,
+    header: &Header,
+    config: ModelConfig,
+    context_length: u32,
+) -> Result<Model, CliError> {
+    let mut weights = Weights::default();
+    for tensor in tensors_read(header, &config) {
+        let is_vector = tensor.shape.len() < 2 || tensor.name.ends_with("ssm_conv1d.weight");
+        weights.allocate(device, tensor, is_vector)?;
+    }
+    let (n_valid, options) = (config.n_tokens, ModelOptions { context_length, ..ModelOptions::default() });
+    let model = Model::build(device, config, &weights, n_valid, options)?;
+    // A GPU reports an allocation that failed only when asked.
+    block_on(device.check())?;
+    Ok(model)
+}
+
+struct Summary<'a> {
+    files: &'a ModelFiles,
+    header: &'a Header,
+    tokenizer: &'a Tokenizer,
+    model: &'a Model,
+    read: Vec<&'a TensorInfo>,
+}
+
+impl Summary<'_> {
+    fn config(&self) -> &ModelConfig {
+        self.model.config()
+    }
+
+    fn parameters(&self) -> u64 {
+        self.read.iter().map(|t| t.n_elems()).sum()
+    }
+
+    fn tensor_types(&self) -> BTreeMap<&'static str, u32> {
+        let mut types = BTreeMap::new();
+        for tensor in &self.read {
+            *types.entry(tensor.ty.name()).or_default() += 1;
+        }
+        types
+    }
+
+    fn skipped(&self) -> Vec<(String, &'static str)> {
+        let reason = |reason| match reason {
+            SkipReason::MtpBlock => "part of a next-token-prediction block",
+            SkipReason::Unknown => "not part of this architecture",
+        };
+        let skipped = self.config().skipped_tensors(self.header).into_iter();
+        skipped.map(|(name, why)| (name, reason(why))).collect()
+    }
+
+    fn has_template(&self) -> Result<bool, CliError> {
+        Ok(self.header.metadata.get_str("tokenizer.chat_template")?.is_some())
+    }
+
+    fn n_layers(&self, ty: LayerType) -> usize {
+        self.config().layer_types.iter().filter(|&&t| t == ty).count()
+    }
+
+    fn facts(&self) -> Result<Vec<(&'static str, String)>, CliError> {
+        let config = self.config();
+        let mut rows = vec![
+            ("name", config.name.clone().unwrap_or_else(|| "not stated".to_owned())),
+            ("architecture", config.architecture.key().to_owned()),
+            ("parameters", count(self.parameters())),
+            ("file", self.file_text()),
+            (
+                "tensor types",
+                self.tensor_types().iter().map(|(ty, n)| format!("{n} {ty}")).collect::<Vec<_>>().join(", "),
+            ),
+            ("layers", self.layers_text()),
+            ("hidden size", config.hidden_size.to_string()),
+            ("feed-forward", config.intermediate_size.to_string()),
+            (
+                "attention",
+                format!(
+                    "{} query and {} key-value heads, each of {}",
+                    config.num_attention_heads, config.num_key_value_heads, config.head_dim
+                ),
+            ),
+        ];
+        if let Some(delta) = &config.delta_net {
+            rows.push(("DeltaNet", delta_text(delta)));
+        }
+        rows.extend([
+            ("rope", rope_text(config)),
+            ("norm epsilon", format!("{:e}", config.rms_norm_eps)),
+            (
+                "context",
+                format!("{} trained, {} planned", config.context_length, self.model.context_length()),
+            ),
+            (
+                "output head",
+                if config.tie_word_embeddings { "the embedding table" } else { "its own matrix" }.to_owned(),
+            ),
+            ("vocabulary", format!("{} rows, {} tokens", config.vocab_size, config.n_tokens)),
+            ("tokenizer", self.tokenizer_text()),
+            ("stop ids", self.stop_text()),
+            ("chat template", if self.has_template()? { "yes" } else { "no, ChatML is used" }.to_owned()),
+        ]);
+        if let Some(hints) = hints_text(&config.sampling) {
+            rows.push(("sampling", hints));
+        }
+        rows.push(("memory", memory_text(self.model.memory())));
+        rows.extend(self.skipped().into_iter().map(|(name, why)| ("skipped", format!("{name}: {why}"))));
+        rows.extend(config.warnings.iter().map(|warning| ("warning", warning.clone())));
+        Ok(rows)
+    }
+
+    fn file_text(&self) -> String {
+        let parts = match self.files.n_parts() {
+            1 => String::new(),
+            n => format!(", {n} parts"),
+        };
+        format!("{}, GGUF version {}{parts}", bytes(self.files.n_bytes()), self.header.version)
+    }
+
+    fn layers_text(&self) -> String {
+        let (delta, attention) = (self.n_layers(LayerType::DeltaNet), self.n_layers(LayerType::Attention));
+        match delta {
+            0 => format!("{attention}, all attention"),
+            _ => format!("{}: {delta} DeltaNet, {attention} attention", delta + attention),
+        }
+    }
+
+    fn tokenizer_text(&self) -> String {
+        format!(
+            "byte-level BPE, {} split, {} unused ids",
+            split_name(self.tokenizer),
+            self.tokenizer.unused_ids().len()
+        )
+    }
+
+    fn stop_text(&self) -> String {
+        let stop = |&id: &u32| format!("{id} {}", self.tokenizer.decode(&[id]));
+        self.tokenizer.stop_ids().iter().map(stop).collect::<Vec<_>>().join(", ")
+    }
+
+    fn json(&self) -> Result<Value, CliError> {
+        let config = self.config();
+        let layers: Vec<String> = config.layer_types.iter().map(LayerType::to_string).collect();
+        let delta = config.delta_net.map(|d| {
+            json!({
+                "num_key_heads": d.num_key_heads,
+                "num_value_heads": d.num_value_heads,
+                "key_head_dim": d.key_head_dim,
+                "value_head_dim": d.value_head_dim,
+                "conv_kernel": d.conv_kernel,
+            })
+        });
+        let t = self.tokenizer;
+        Ok(json!({
+            "name": config.name,
+            "architecture": config.architecture.key(),
+            "parameters": self.parameters(),
+            "file_bytes": self.files.n_bytes(),
+            "n_parts": self.files.n_parts(),
+            "gguf_version": self.header.version,
+            "tensor_types": self.tensor_types(),
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "num_hidden_layers": config.num_hidden_layers,
+            "num_attention_heads": config.num_attention_heads,
+            "num_key_value_heads": config.num_key_value_heads,
+            "head_dim": config.head_dim,
+            "layer_types": layers,
+            "delta_net": delta,
+            "rope": rope_json(config),
+            "rms_norm_eps": config.rms_norm_eps,
+            "context_length": config.context_length,
+            "planned_context_length": self.model.context_length(),
+            "tie_word_embeddings": config.tie_word_embeddings,
+            "vocab_size": config.vocab_size,
+            "n_tokens": config.n_tokens,
+            "tokenizer": {
+                "split": split_name(t),
+                "unused_ids": t.unused_ids().len(),
+                "eos_id": t.eos_id(),
+                "bos_id": t.bos_id(),
+                "pad_id": t.pad_id(),
+                "stop_ids": t.stop_ids(),
+            },
+            "has_chat_template": self.has_template()?,
+            "sampling": {
+                "temperature": config.sampling.temperature,
+                "top_k": config.sampling.top_k,
+                "top_p": config.sampling.top_p,
+                "min_p": config.sampling.min_p,
+            },
+            "memory": self.model.memory(),
+            "skipped": self.skipped(),
+            "warnings": config.warnings,
+        }))
+    }
+}
+
+fn split_name(tokenizer: &Tokenizer) -> &'static str {
+    match tokenizer.pre_tokenizer() {
+        PreTokenizer::Qwen2 => "qwen2",
+        PreTokenizer::Qwen35 => "qwen35",
+    }
+}
+
+fn delta_text(d: &DeltaNetConfig) -> String {
+    format!(
+        "{} key heads, each of {}; {} value heads, each of {}; {} convolution taps",
+        d.num_key_heads, d.key_head_dim, d.num_value_heads, d.value_head_dim, d.conv_kernel
+    )
+}
+
+fn rope_text(config: &ModelConfig) -> String {
+    let rope = &config.rope;
+    let scaling = match rope.scaling {
+        RopeScaling::None => "no scaling".to_owned(),
+        RopeScaling::Linear { factor } => format!("linear scaling by {factor}"),
+        RopeScaling::Yarn { factor, original_context_length, attn_factor } => format!(
+            "YaRN by {factor} from {original_context_length} positions, magnitude {:.4} (factor {attn_factor})",
+            rope.magnitude()
+        ),
+    };
+    format!("{} of {} dimensions, base {}, {scaling}", rope.n_rot, config.head_dim, rope.theta)
+}
+
+fn rope_json(config: &ModelConfig) -> Value {
+    let rope = &config.rope;
+    let scaling = match rope.scaling {
+        RopeScaling::None => Value::Null,
+        RopeScaling::Linear { factor } => json!({ "type": "linear", "factor": factor }),
+        RopeScaling::Yarn { factor, original_context_length, attn_factor } => json!({
+            "type": "yarn",
+            "factor": factor,
+            "original_context_length": original_context_length,
+            "attn_factor": attn_factor,
+        }),
+    };
+    let magnitude = rope.magnitude();
+    json!({ "n_rot": rope.n_rot, "theta": rope.theta, "magnitude": magnitude, "scaling": scaling })
+}
+
+fn hints_text(hints: &SamplingHints) -> Option<String> {
+    let mut parts = Vec::new();
+    parts.extend(hints.temperature.map(|v| format!("temperature {v}")));
+    parts.extend(hints.top_k.map(|v| format!("top-k {v}")));
+    parts.extend(hints.top_p.map(|v| format!("top-p {v}")));
+    parts.extend(hints.min_p.map(|v| format!("min-p {v}")));
+    (!parts.is_empty()).then(|| format!("the file recommends {}", parts.join(", ")))
+}
+
+fn memory_text(memory: MemoryPlan) -> String {
+    let MemoryPlan { weight_bytes, cache_bytes, scratch_bytes } = memory;
+    format!(
+        "{}: {} weights, {} caches, {} scratch",
+        bytes(weight_bytes + cache_bytes + scratch_bytes),
+        bytes(weight_bytes),
+        bytes(cache_bytes),
+        bytes(scratch_bytes)
+    )
+}
+
+/// A plan's rows and what runs for them, in order.
+fn plans(model: &Model, kind: PlanKind) -> (u32, Vec<&Plan>) {
+    let plans = model.plans();
+    let (rows, body) = match kind {
+        PlanKind::Decode => (1, Some(&plans.decode)),
+        PlanKind::Prefill => plans.prefill.last().map_or((1, None), |(rows, plan)| (*rows, Some(plan))),
+    };
+    (rows, body.into_iter().chain([&plans.head, &plans.greedy]).collect())
+}
+
+fn plan_json(model: &Model, kind: PlanKind) -> Value {
+    let (rows, plans) = plans(model, kind);
+    let dispatches = || plans.iter().flat_map(|plan| &plan.dispatches);
+    let list: Vec<Value> = dispatches()
+        .map(|d| {
+            json!({
+                "label": d.label,
+                "kernel": d.kernel.name,
+                "workgroups": [d.workgroups.x, d.workgroups.y],
+                "bytes_read": d.bytes_read,
+                "bytes_written": d.bytes_written,
+            })
+        })
+        .collect();
+    json!({
+        "tokens": rows,
+        "bytes_read": dispatches().map(|d| d.bytes_read).sum::<u64>(),
+        "bytes_written": dispatches().map(|d| d.bytes_written).sum::<u64>(),
+        "dispatches": list,
+    })
+}
+
+fn plan_text(model: &Model, kind: PlanKind) -> String {
+    let (rows, plans) = plans(model, kind);
+    let mut lines = Vec::new();
+    let (mut read, mut written) = (0, 0);
+    for dispatch in plans.iter().flat_map(|plan| &plan.dispatches) {
+        read += dispatch.bytes_read;
+        written += dispatch.bytes_written;
+        let workgroups = match dispatch.workgroups.y {
+            1 => dispatch.workgroups.x.to_string(),
+            y => format!("{} x {y}", dispatch.workgroups.x),
+        };
+        let (label, kernel) = (dispatch.label.clone(), dispatch.kernel.name.to_owned());
+        lines.push(vec![
+            label,
+            kernel,
+            workgroups,
+            dispatch.bytes_read.to_string(),
+            dispatch.bytes_written.to_string(),
+        ]);
+    }
+    let table = table(&["label", "kernel", "workgroups", "bytes read", "bytes written"], &lines, 2);
+    let tokens = if rows == 1 { "token".to_owned() } else { format!("step of {rows} tokens") };
+    let mut text = format!(
+        "{table}\n{} dispatches per {tokens}: {} read, {} written, with a full context\n",
+        lines.len(),
+        bytes(read),
+        bytes(written)
+    );
+    if rows > 1 {
+        let rows = u64::from(rows);
+        text.push_str(&format!(
+            "per token: {} read, {} written\n",
+            bytes(read / rows),
+            bytes(written / rows)
+        ));
+    }
+    text
+}

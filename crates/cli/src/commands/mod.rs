@@ -1,0 +1,30 @@
+//! The commands, one function each: arguments in, output on standard output.
+
+pub mod chat;
+pub mod check;
+pub mod generate;
+pub mod inspect;
+pub mod logits;
+pub mod text;
+
+use pollster::block_on;
+use signbit_engine::device::{CpuDevice, Device, GpuDevice, GpuOptions};
+
+use crate::args::Backend;
+use crate::error::CliError;
+
+fn open_device(backend: Backend) -> Result<Device, CliError> {
+    match backend {
+        Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(GpuOptions::default()))?))),
+        Backend::Cpu => Ok(Device::Cpu(CpuDevice::new(None))),
+    }
+}
+
+/// One line about the device.
+fn device_line(device: &Device) -> String {
+    let info = device.info();
+    let software = if info.backend != "cpu" && info.is_fallback { ", software" } else { "" };
+    let driver = if info.vendor.is_empty() { String::new() } else { format!(" ({})", info.vendor) };
+    let binding = crate::output::bytes(info.limits.max_binding_bytes);
+    format!("{}{driver}: {}{software}, bindings up to {binding}", info.name, info.backend)
+}

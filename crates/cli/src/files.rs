@@ -1,0 +1,188 @@
+//! Reading model files and JSON files.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use signbit_engine::engine::Engine;
+use signbit_engine::loader::Loader;
+use signbit_engine::model::ModelOptions;
+use signbit_gguf::split::{SplitInfo, check_parts, parse_part_name, part_name};
+use signbit_gguf::{Header, Parse};
+use signbit_tokenizer::Message;
+
+use crate::error::CliError;
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// A model file that is open, with its header.
+struct Part {
+    path: PathBuf,
+    file: File,
+    n_bytes: u64,
+    header: Header,
+}
+
+fn read_error(path: &Path) -> impl Fn(std::io::Error) -> CliError {
+    move |source| CliError::Read { path: path.to_owned(), source }
+}
+
+impl Part {
+    /// Reads the header and nothing behind it, apart from the rest of the last prefix.
+    fn open(path: &Path) -> Result<Self, CliError> {
+        let failed = read_error(path);
+        let mut file = File::open(path).map_err(&failed)?;
+        let n_bytes = file.metadata().map_err(&failed)?.len();
+        let mut prefix = Vec::new();
+        loop {
+            let at_least = match Header::parse(&prefix, Some(n_bytes))? {
+                Parse::Complete(header) => return Ok(Self { path: path.to_owned(), file, n_bytes, header }),
+                Parse::NeedMore { at_least } => at_least,
+            };
+            let missing = at_least.saturating_sub(prefix.len() as u64);
+            let n_read = file.by_ref().take(missing).read_to_end(&mut prefix).map_err(&failed)?;
+            if n_read == 0 {
+                // The file ends inside its header; parsing it as a whole says so.
+                let header = Header::parse_file(&prefix)?;
+                return Ok(Self { path: path.to_owned(), file, n_bytes, header });
+            }
+        }
+    }
+
+    /// Gives the file to `push`, piece by piece.
+    fn stream(&mut self, mut push: impl FnMut(&[u8]) -> Result<Flow, CliError>) -> Result<(), CliError> {
+        let failed = read_error(&self.path);
+        self.file.seek(SeekFrom::Start(0)).map_err(&failed)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let n_read = self.file.read(&mut chunk).map_err(&failed)?;
+            let piece = chunk.get(..n_read).unwrap_or_default();
+            if piece.is_empty() || push(piece)? == Flow::Enough {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[derive(PartialEq)]
+enum Flow {
+    More,
+    Enough,
+}
+
+/// A model's files, in order, with their headers.
+pub struct ModelFiles {
+    parts: Vec<Part>,
+}
+
+impl ModelFiles {
+    /// Opens a model. For a split model `path` names one of its parts, and the others lie beside it.
+    pub fn open(path: &Path) -> Result<Self, CliError> {
+        let first = Part::open(path)?;
+        let Some(split) = SplitInfo::from_metadata(&first.header.metadata)? else {
+            return Ok(Self { parts: vec![first] });
+        };
+        let name = path.to_string_lossy();
+        let (prefix, count) = match parse_part_name(&name) {
+            Some((prefix, _, count)) if count == split.count => (prefix, count),
+            _ => {
+                let example = part_name("model", 0, split.count);
+                let reason =
+                    format!("{name} is one of {} parts, whose names must be like {example}", split.count);
+                return Err(CliError::Usage(reason));
+            }
+        };
+        let parts = (0..count).map(|index| Part::open(Path::new(&part_name(prefix, index, count))));
+        Ok(Self { parts: parts.collect::<Result<_, _>>()? })
+    }
+
+    /// Bytes of all files.
+    pub fn n_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.n_bytes).sum()
+    }
+
+    /// Number of files.
+    pub fn n_parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The header of each part.
+    pub fn headers(&self) -> Vec<Header> {
+        self.parts.iter().map(|part| part.header.clone()).collect()
+    }
+
+    /// One header with the tensors of all parts.
+    pub fn header(&self) -> Result<Header, CliError> {
+        let headers = self.headers();
+        check_parts(&headers)?;
+        let tensors = headers.iter().flat_map(|h| h.tensors.iter().cloned()).collect();
+        let first = headers.into_iter().next().ok_or(signbit_gguf::GgufError::NoParts)?;
+        Ok(Header { tensors, ..first })
+    }
+
+    /// Loads the model, a piece at a time.
+    pub fn load(&mut self, engine: &mut Engine, options: ModelOptions) -> Result<(), CliError> {
+        engine.unload();
+        let mut loader = Loader::new(options);
+        if self.parts.len() > 1 {
+            for (index, part) in self.parts.iter_mut().enumerate() {
+                loader.begin_part(index, Some(part.n_bytes))?;
+                part.stream(|bytes| {
+                    let progress = loader.push(engine.device_mut(), bytes)?;
+                    Ok(if progress.header_complete { Flow::Enough } else { Flow::More })
+                })?;
+            }
+        }
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            loader.begin_part(index, Some(part.n_bytes))?;
+            part.stream(|bytes| {
+                loader.push(engine.device_mut(), bytes)?;
+                Ok(Flow::More)
+            })?;
+            loader.end_part()?;
+        }
+        pollster::block_on(engine.install(loader))?;
+        Ok(())
+    }
+}
+
+fn read_json(path: &Path, expected: &'static str) -> Result<Value, CliError> {
+    let text = std::fs::read(path).map_err(read_error(path))?;
+    serde_json::from_slice(&text).map_err(|source| CliError::Json { path: path.to_owned(), expected, source })
+}
+
+/// Reads an array that stands alone or under `key` of an object.
+fn read_array<T: DeserializeOwned>(
+    path: &Path,
+    key: &str,
+    expected: &'static str,
+) -> Result<Vec<T>, CliError> {
+    let value = match read_json(path, expected)? {
+        Value::Object(mut object) => object.remove(key).unwrap_or(Value::Object(object)),
+        value => value,
+    };
+    serde_json::from_value(value).map_err(|source| CliError::Json { path: path.to_owned(), expected, source })
+}
+
+/// Token ids: `[1, 2]` or `{"ids": [1, 2]}`.
+pub fn read_ids(path: &Path) -> Result<Vec<u32>, CliError> {
+    read_array(path, "ids", "an array of token ids")
+}
+
+/// Messages: an array, or an object that has it as `messages`.
+pub fn read_messages(path: &Path) -> Result<Vec<Message>, CliError> {
+    read_array(path, "messages", "an array of chat messages")
+}
+
+/// Tools: an array, or an object that has it as `tools`.
+pub fn read_tools(path: &Path) -> Result<Vec<Value>, CliError> {
+    read_array(path, "tools", "an array of tools")
+}
+
+/// Texts: an array of strings.
+pub fn read_texts(path: &Path) -> Result<Vec<String>, CliError> {
+    read_array(path, "texts", "an array of texts")
+}
