@@ -25,8 +25,8 @@ test("a completion has OpenAI's shape", async ({ page, backend }) => {
   expect(completion.choices).toEqual([
     { index: 0, message: { role: "assistant", content: "The capital of France is Paris." }, finish_reason: "stop" },
   ]);
-  expect(completion.usage.prompt_tokens).toBe(15);
-  expect(completion.usage.total_tokens).toBe(15 + completion.usage.completion_tokens);
+  expect(completion.usage.prompt_tokens).toBe(19);
+  expect(completion.usage.total_tokens).toBe(19 + completion.usage.completion_tokens);
 });
 
 test("a stream has OpenAI's shape and the same text", async ({ page, backend }) => {

@@ -72,7 +72,6 @@ for (const question of EXAMPLES) {
   item.append(button);
   examples.append(item);
 }
-thinking.checked = settings.values.thinking;
 update();
 void restart();
 
@@ -86,7 +85,7 @@ async function restart(): Promise<void> {
   engine = undefined;
   model = undefined;
   status.hideFailure();
-  status.showDevice(undefined, "Starting the engine");
+  status.showNoDevice("Starting the engine");
   update();
   const backend: BackendChoice = requestedBackend ?? settings.values.backend;
   try {
@@ -100,7 +99,7 @@ async function restart(): Promise<void> {
     if (attempt !== restarts) {
       return;
     }
-    status.showDevice(undefined, "The engine is not running");
+    status.showNoDevice("The engine is not running");
     status.showFailure(error, [{ label: "Try again", run: () => void restart() }]);
     return;
   }
@@ -115,7 +114,7 @@ async function restart(): Promise<void> {
       status.showStatus(`Reading ${progress.tokens_done} of ${progress.tokens_total} tokens`);
     }
   });
-  status.showDevice(engine.device);
+  status.showDevice(engine.device, backend);
   await load(choice);
 }
 
@@ -170,6 +169,8 @@ async function load(next: ModelChoice): Promise<void> {
 
 function showModel(): void {
   picker.show(model, engine?.device, model === undefined ? "No model" : choice.name);
+  // The built-in model knows the form of a thought, but nothing to fill it with.
+  thinking.checked = settings.values.thinking ?? !choice.isBuiltIn;
   thinkingToggle.hidden = model?.has_thinking !== true;
   examplesBlock.hidden = !choice.isBuiltIn || model === undefined;
 }

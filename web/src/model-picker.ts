@@ -3,7 +3,7 @@
 import type { DeviceInfo, ModelInfo, ModelSource } from "signbit";
 import builtInUrl from "../../models/tiny-geo.gguf?url";
 import { byId, element } from "./dom.js";
-import { formatBytes } from "./status-view.js";
+import { deviceName, formatBytes } from "./status-view.js";
 
 /** A model that can be loaded, with the name to show meanwhile. */
 export interface ModelChoice {
@@ -61,7 +61,7 @@ export class ModelPicker {
       this.#warnings.append(...model.warnings.map((warning) => element("li", "", warning)));
     }
     if (device !== undefined) {
-      this.#addFact("Runs on", device.backend === "cpu" ? "Processor" : `WebGPU, ${device.name || device.vendor}`);
+      this.#addFact("Runs on", device.backend === "cpu" ? "Processor" : `WebGPU, ${deviceName(device)}`);
     }
     this.#warnings.hidden = this.#warnings.childElementCount === 0;
   }

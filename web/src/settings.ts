@@ -12,7 +12,8 @@ export interface Settings {
   readonly maxTokens: number;
   readonly backend: BackendChoice;
   readonly theme: Theme;
-  readonly thinking: boolean;
+  /** Null thinks where the model is made for it. */
+  readonly thinking: boolean | null;
 }
 
 const STORAGE_KEY = "signbit.settings";
@@ -22,7 +23,7 @@ const DEFAULTS: Settings = {
   maxTokens: 1024,
   backend: "auto",
   theme: "system",
-  thinking: true,
+  thinking: null,
 };
 
 /** The settings dialog and the values behind it. */

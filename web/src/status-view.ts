@@ -1,6 +1,6 @@
 /** Everything that says how things stand: device, progress, figures, failures. */
 
-import type { DeviceInfo, Progress } from "signbit";
+import type { BackendChoice, DeviceInfo, Progress } from "signbit";
 import { EngineError } from "signbit";
 import { byId, element } from "./dom.js";
 
@@ -25,9 +25,14 @@ export class StatusView {
   }
 
   /** The line under the message box. */
-  showDevice(device: DeviceInfo | undefined, text = ""): void {
+  showDevice(device: DeviceInfo | undefined, wanted: BackendChoice): void {
     this.#dot.className = `device-dot ${device?.backend ?? ""}`;
-    this.#device.textContent = device === undefined ? text : describeDevice(device);
+    this.#device.textContent = device === undefined ? "" : describeDevice(device, wanted);
+  }
+
+  showNoDevice(text: string): void {
+    this.#dot.className = "device-dot";
+    this.#device.textContent = text;
   }
 
   /** The short line in the message box. */
@@ -89,13 +94,15 @@ export function failureContent(error: unknown, actions: readonly FailureAction[]
   return content;
 }
 
-function describeDevice(device: DeviceInfo): string {
+function describeDevice(device: DeviceInfo, wanted: BackendChoice): string {
   if (device.backend === "cpu") {
-    return "gpu" in navigator
-      ? "Runs on the processor. Answers come slower than on a graphics device."
-      : "This browser has no WebGPU, so the model runs on the processor. Answers come slower.";
+    if (wanted === "cpu") {
+      return "Runs on the processor, as set. Answers come slower than on a graphics device.";
+    }
+    const reason = "gpu" in navigator ? "WebGPU found no graphics device" : "This browser has no WebGPU";
+    return `${reason}: the model runs on the processor, slower.`;
   }
-  const name = [device.vendor, device.name].filter((part) => part !== "").join(" ") || "graphics device";
+  const name = deviceName(device);
   return `Runs on WebGPU: ${name}${device.is_fallback ? " (in software, slow)" : ""}`;
 }
 
@@ -112,6 +119,11 @@ function describeProgress(name: string, progress: Progress | undefined): { text:
     text: `Loading ${name}${part}: ${seen} of ${formatBytes(progress.bytes_total)}`,
     share: progress.bytes_seen / progress.bytes_total,
   };
+}
+
+/** Vendor and name of a device, as far as the browser tells. */
+export function deviceName({ vendor, name }: DeviceInfo): string {
+  return [vendor, name].filter((part) => part !== "").join(" ") || "graphics device";
 }
 
 /** A size as people write it. */

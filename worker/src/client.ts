@@ -146,7 +146,8 @@ export class Engine {
    * run, and so does the signal.
    */
   generate(request: GenerationRequest, options: { readonly signal?: AbortSignal } = {}): AsyncIterableIterator<GenerationStep> {
-    return this.#run(request, options.signal, (step) => step);
+    const { ids, ...rest } = request;
+    return this.#run(ids === undefined ? rest : { ...rest, ids: [...ids] }, options.signal, (step) => step);
   }
 
   /**

@@ -128,7 +128,7 @@ export interface GenerationOptions {
 export interface GenerationRequest extends GenerationOptions {
   readonly messages?: readonly Message[];
   readonly prompt?: string;
-  readonly ids?: readonly number[];
+  readonly ids?: readonly number[] | Uint32Array;
   readonly tools?: readonly Tool[];
   readonly enable_thinking?: boolean;
 }

@@ -7,7 +7,7 @@
 import { abortError, EngineError, serializeError, type SerializedError } from "./errors.js";
 import { openSource, type ModelPart } from "./model-source.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
-import type { ModelInfo, Progress } from "./types.js";
+import type { DeviceInfo, ModelInfo, Progress } from "./types.js";
 import { createWasmEngine, type PartProgress, type WasmEngine } from "./wasm-engine.js";
 
 /** The part of the worker's global scope that is used; TypeScript's DOM types know windows only. */
@@ -140,7 +140,28 @@ function current(): WasmEngine {
 
 async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"init">> {
   engine = await createWasmEngine(options, wasm_url);
-  return engine.device();
+  const device = engine.device();
+  return device.backend === "webgpu" ? withAdapterName(device) : device;
+}
+
+/** What browsers tell about an adapter; TypeScript's types of the DOM do not have it yet. */
+interface GpuNavigator {
+  readonly gpu?: {
+    requestAdapter(options: { powerPreference: "high-performance" }): Promise<{
+      readonly info?: Readonly<Record<"vendor" | "architecture" | "device" | "description", string>>;
+    } | null>;
+  };
+}
+
+/** The engine's graphics library drops the names that the browser gives. */
+async function withAdapterName(device: DeviceInfo): Promise<DeviceInfo> {
+  const { gpu } = navigator as GpuNavigator;
+  const info = (await gpu?.requestAdapter({ powerPreference: "high-performance" }))?.info;
+  if (info === undefined) {
+    return device;
+  }
+  const name = info.description || info.device || info.architecture || device.name;
+  return { ...device, vendor: info.vendor || device.vendor, name };
 }
 
 /**
