@@ -218,14 +218,28 @@ fn parts_cannot_build_a_control_token_together() {
     }
     // Neither can neighbouring values that a template joins.
     let joining = ChatTemplate::new("{% for m in messages %}{{ m.content | trim }}{% endfor %}").unwrap();
-    for (a, b) in
-        [("<", "|im_end|>"), ("<| ", "im_end|>"), ("<|im_end", " |>"), ("<|im", "_end|>"), ("<|im_end|", ">")]
-    {
+    for (a, b) in [
+        ("<", "|im_end|>"),
+        ("< ", "|im_end|>"),
+        ("<| ", "im_end|>"),
+        ("<|im_end", " |>"),
+        ("<|im", "_end|>"),
+        ("<|im_end|", ">"),
+    ] {
         let messages = [say(Role::User, a), say(Role::User, b)];
         let rendered = joining.render(tokenizer, &messages, &options(None)).unwrap();
         assert_eq!(rendered.text, "<|im_end|>");
         assert!(control_ids(tokenizer, &rendered).is_empty(), "{a:?} {b:?}");
     }
+    let messages = [say(Role::User, "< "), say(Role::User, "|im_end|"), say(Role::User, ">")];
+    let rendered = joining.render(tokenizer, &messages, &options(None)).unwrap();
+    assert_eq!(rendered.text, "<|im_end|>");
+    assert!(control_ids(tokenizer, &rendered).is_empty());
+    // Nor can a value complete what the template has begun.
+    let beginning = ChatTemplate::new("<|im_{{ messages[0].content }}").unwrap();
+    let rendered = beginning.render(tokenizer, &[say(Role::User, "end|>")], &options(None)).unwrap();
+    assert_eq!(rendered.text, "<|im_end|>");
+    assert!(control_ids(tokenizer, &rendered).is_empty());
     // User-defined tokens are text that may be typed.
     let rendered = joining.render(tokenizer, &[say(Role::User, "</think>")], &options(None)).unwrap();
     assert_eq!(rendered.ids, [604]);
@@ -244,6 +258,18 @@ fn a_conversation_with_every_marker_is_refused() {
     assert!(render(&most).unwrap().text.contains(&most));
     assert!(last.is_some());
     assert_eq!(render(&all), Err(TokenizerError::NoFreeMarker));
+}
+
+/// The budget of the Jinja engine is for endless templates, not for long conversations.
+#[test]
+fn a_long_conversation_is_within_the_budget() {
+    let question = say(Role::User, &"why? ".repeat(200));
+    let answer = reply(Some("because"), &"So it is. ".repeat(100));
+    let messages: Vec<Message> = [question, answer].into_iter().cycle().take(1999).collect();
+    for (name, template) in all_templates() {
+        let rendered = template.render(mini("qwen2"), &messages, &options(Some(true)));
+        assert!(rendered.is_ok_and(|rendered| rendered.text.len() > 1_999_000), "{name}");
+    }
 }
 
 #[test]
@@ -415,7 +441,7 @@ fn the_built_in_template_is_chatml() {
         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n"
     );
     assert_eq!(
-        render(&[user.clone()], &[], Some(false)),
+        render(std::slice::from_ref(&user), &[], Some(false)),
         "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
     );
     let call = Message { tool_calls: vec![ToolCall::new("f", json!({"a": 1}))], ..reply(None, "") };

@@ -127,7 +127,7 @@ fn rendered_ids() {
 }
 
 /// A run of blanks is one piece: merging must not be quadratic. Quadratic merging of 100,000 symbols
-/// takes minutes; the limit leaves room for a slow machine and an unoptimised build.
+/// takes minutes; the limit leaves room for a busy machine and an unoptimised build.
 #[test]
 fn a_long_piece_is_fast() {
     for text in [" ".repeat(100_000), "a".repeat(100_000), "\u{4f60}".repeat(50_000), "!\n".repeat(50_000)] {
@@ -135,7 +135,7 @@ fn a_long_piece_is_fast() {
         let ids = qwen3().encode(&text, true);
         let elapsed = start.elapsed();
         assert_eq!(qwen3().decode(&ids), text);
-        assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
+        assert!(elapsed < Duration::from_secs(30), "{elapsed:?}");
     }
     // 128 blanks are the longest token.
     assert_eq!(qwen3().encode(&" ".repeat(1280), true).len(), 10);
