@@ -123,8 +123,7 @@ impl Engine {
     pub fn start_chat(&mut self, request: ChatRequest) -> Result<ChatGeneration, EngineError> {
         let sampling = request.sampling();
         let loaded = self.loaded()?;
-        let stop_ids =
-            if request.ignore_stop { Vec::new() } else { loaded.tokenizer.stop_ids().to_vec() };
+        let stop_ids = if request.ignore_stop { Vec::new() } else { loaded.tokenizer.stop_ids().to_vec() };
         let (prompt, reasoning_open) = match (request.messages, request.prompt, request.ids) {
             (Some(messages), None, None) => {
                 let options = RenderOptions {
@@ -188,7 +187,12 @@ impl Engine {
         Ok(delta)
     }
 
-    fn read_ids(&self, chat: &mut ChatGeneration, ids: Vec<u32>, delta: &mut ChatDelta) -> Result<(), EngineError> {
+    fn read_ids(
+        &self,
+        chat: &mut ChatGeneration,
+        ids: Vec<u32>,
+        delta: &mut ChatDelta,
+    ) -> Result<(), EngineError> {
         let tokenizer = &self.loaded()?.tokenizer;
         for &id in &ids {
             chat.usage.completion_tokens += 1;

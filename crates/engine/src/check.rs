@@ -86,7 +86,8 @@ async fn run_case(device: &mut Device, case: &Case) -> Result<(Vec<Output>, Vec<
     let plan = device.prepare(vec![dispatch])?;
     let mut results = device.run(&[&plan], &reads).await?.into_iter();
     let state = results.next().unwrap_or_default();
-    let outputs = written.iter().zip(results).map(|((b, id), words)| (b.name, b.element, **id, words)).collect();
+    let outputs =
+        written.iter().zip(results).map(|((b, id), words)| (b.name, b.element, **id, words)).collect();
     Ok((outputs, state))
 }
 

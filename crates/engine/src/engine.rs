@@ -149,7 +149,11 @@ impl Engine {
     }
 
     /// Loads a model whose parts are already in memory.
-    pub async fn load_parts(&mut self, parts: &[&[u8]], options: ModelOptions) -> Result<&LoadedModel, EngineError> {
+    pub async fn load_parts(
+        &mut self,
+        parts: &[&[u8]],
+        options: ModelOptions,
+    ) -> Result<&LoadedModel, EngineError> {
         self.unload();
         let mut loader = Loader::new(options);
         if let Err(error) = push_parts(&mut loader, &mut self.device, parts) {
@@ -199,8 +203,7 @@ impl Engine {
         model.prepare_score(&mut self.device)?;
         let most = model.plans().score.as_ref().map_or(1, |score| score.logits.rows);
         for ids in ids.chunks(chunk.clamp(1, most) as usize) {
-            let step =
-                resident.session.prefill(&mut self.device, model, ids, &[], Want::AllLogits).await?;
+            let step = resident.session.prefill(&mut self.device, model, ids, &[], Want::AllLogits).await?;
             rows(&step.logits)?;
         }
         Ok(())
@@ -268,10 +271,12 @@ impl Engine {
         let ledger = resident.session.ledger();
         let pending = generation.next_id.take().or(resident.session.pending());
         generation.n_read = ledger.len();
-        generation.request.prompt = ledger.iter().copied().chain(pending).chain(ids.iter().copied()).collect();
+        generation.request.prompt =
+            ledger.iter().copied().chain(pending).chain(ids.iter().copied()).collect();
         generation.n_generated += ids.len() as u32;
         let context_length = resident.loaded.model.context_length() as usize;
-        if generation.n_generated >= generation.max_tokens || generation.request.prompt.len() > context_length {
+        if generation.n_generated >= generation.max_tokens || generation.request.prompt.len() > context_length
+        {
             generation.end(FinishReason::Length);
         }
         Ok(())

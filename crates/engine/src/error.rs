@@ -113,7 +113,11 @@ impl EngineError {
             Self::LimitTooSmall { .. } => "limit_too_small",
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::DeviceLost { .. } => "device_lost",
-            Self::Gguf(_) | Self::Truncated { .. } | Self::Weights { .. } | Self::NonFiniteWeight { .. } => "weights_invalid",
+            Self::Gguf(_)
+            | Self::Config(ConfigError::Gguf(_))
+            | Self::Truncated { .. }
+            | Self::Weights { .. }
+            | Self::NonFiniteWeight { .. } => "weights_invalid",
             Self::Config(_) | Self::Shape(_) => "model_unsupported",
             Self::Tokenizer(
                 TokenizerError::TemplateTooLong { .. }

@@ -4,11 +4,9 @@
 //! can run and what is allocated; weights then go row by row into their device layout, so that
 //! the host never holds a whole file, nor a whole large tensor.
 
-use signbit_gguf::split::{SplitInfo, check_parts};
+use signbit_gguf::split::SplitInfo;
 use signbit_gguf::{Header, Parse, TensorInfo};
-use signbit_tokenizer::{
-    ChatTemplate, Message, RenderOptions, Role, TokenType, Tokenizer, Vocabulary,
-};
+use signbit_tokenizer::{ChatTemplate, Message, RenderOptions, Role, TokenType, Tokenizer, Vocabulary};
 
 use crate::config::{ModelConfig, SkipReason};
 use crate::device::Device;
@@ -174,7 +172,8 @@ impl Loader {
         let header = match Header::parse(&self.prefix, self.file_bytes)? {
             Parse::NeedMore { at_least } => {
                 // Doubling keeps the work of parsing again in proportion to the header's size.
-                self.parse_at = at_least.max(self.prefix.len() as u64 * 2).min(self.file_bytes.unwrap_or(u64::MAX));
+                self.parse_at =
+                    at_least.max(self.prefix.len() as u64 * 2).min(self.file_bytes.unwrap_or(u64::MAX));
                 return Ok(());
             }
             Parse::Complete(header) => header,
@@ -201,11 +200,10 @@ impl Loader {
 
     /// Decides from the headers alone whether the model runs, and allocates it.
     fn plan(&mut self, device: &mut Device, headers: Vec<Header>) -> Result<(), EngineError> {
-        check_parts(&headers)?;
+        let config = ModelConfig::from_parts(&headers)?;
         let tensors: Vec<TensorInfo> = headers.iter().flat_map(|h| h.tensors.iter().cloned()).collect();
         let Some(first) = headers.into_iter().next() else { return Ok(()) };
         let header = Header { tensors, ..first };
-        let config = ModelConfig::from_header(&header)?;
         let tokenizer = Tokenizer::new(vocabulary(&header)?)?;
         let template = match header.metadata.get_str("tokenizer.chat_template")? {
             Some(source) => ChatTemplate::new(source)?,

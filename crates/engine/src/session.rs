@@ -153,7 +153,8 @@ impl Session {
             let reason = format!("token id {id} is outside the vocabulary of {vocab}");
             return Err(EngineError::InvalidRequest { reason });
         }
-        let (prompt_tokens, context_length) = (self.ledger.len() + ids.len(), model.context_length() as usize);
+        let (prompt_tokens, context_length) =
+            (self.ledger.len() + ids.len(), model.context_length() as usize);
         if prompt_tokens > context_length {
             return Err(EngineError::ContextFull { prompt_tokens, context_length });
         }

@@ -61,8 +61,11 @@ impl GpuDevice {
     /// Opens the best adapter there is.
     pub async fn open(options: GpuOptions) -> Result<Self, EngineError> {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-        descriptor.backends =
-            if cfg!(target_arch = "wasm32") { wgpu::Backends::BROWSER_WEBGPU } else { wgpu::Backends::PRIMARY };
+        descriptor.backends = if cfg!(target_arch = "wasm32") {
+            wgpu::Backends::BROWSER_WEBGPU
+        } else {
+            wgpu::Backends::PRIMARY
+        };
         let instance = wgpu::Instance::new(descriptor);
         let adapter = instance
             .request_adapter(&wgpu::RequestAdapterOptions {
@@ -72,8 +75,7 @@ impl GpuDevice {
             .await
             .map_err(|e| EngineError::WebGpuUnavailable { reason: e.to_string() })?;
         // Default limits would hide what the adapter can do; 128 MiB bindings split large tensors.
-        let required_limits =
-            if options.minimum_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let required_limits = if options.minimum_limits { wgpu::Limits::default() } else { adapter.limits() };
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("signbit"),
@@ -294,7 +296,9 @@ impl GpuDevice {
         let mut offset = 0;
         for read in reads {
             match read {
-                Read::State => encoder.copy_buffer_to_buffer(&self.state, 0, &self.staging, offset, STATE_BYTES),
+                Read::State => {
+                    encoder.copy_buffer_to_buffer(&self.state, 0, &self.staging, offset, STATE_BYTES)
+                }
                 Read::Words(id, range) => encoder.copy_buffer_to_buffer(
                     self.buffer(*id)?,
                     range.start * 4,

@@ -93,12 +93,7 @@ struct Attention {
 }
 
 impl Attention {
-    fn load(
-        prefix: &str,
-        config: &ModelConfig,
-        weights: &Weights,
-        caches: &mut Caches<'_>,
-    ) -> Result<Self> {
+    fn load(prefix: &str, config: &ModelConfig, weights: &Weights, caches: &mut Caches<'_>) -> Result<Self> {
         let matrix = |name: &str| weights.matrix(&format!("{prefix}.{name}.weight"));
         let vector = |name: &str| weights.vector(&format!("{prefix}.{name}.weight"));
         let kv_dim = config.num_key_value_heads * config.head_dim;
@@ -172,12 +167,7 @@ struct DeltaNet {
 }
 
 impl DeltaNet {
-    fn load(
-        prefix: &str,
-        config: &ModelConfig,
-        weights: &Weights,
-        caches: &mut Caches<'_>,
-    ) -> Result<Self> {
+    fn load(prefix: &str, config: &ModelConfig, weights: &Weights, caches: &mut Caches<'_>) -> Result<Self> {
         let matrix = |name: &str| weights.matrix(&format!("{prefix}.{name}.weight"));
         let geometry = config.delta_net.as_ref().ok_or_else(|| EngineError::InvalidRequest {
             reason: "a recurrent layer needs the DeltaNet geometry".to_owned(),
@@ -233,7 +223,11 @@ struct Mlp {
 impl Mlp {
     fn load(prefix: &str, weights: &Weights) -> Result<Self> {
         let matrix = |name: &str| weights.matrix(&format!("{prefix}.{name}.weight"));
-        Ok(Self { gate_proj: matrix("ffn_gate")?, up_proj: matrix("ffn_up")?, down_proj: matrix("ffn_down")? })
+        Ok(Self {
+            gate_proj: matrix("ffn_gate")?,
+            up_proj: matrix("ffn_up")?,
+            down_proj: matrix("ffn_down")?,
+        })
     }
 
     fn forward(&self, rec: &mut Recorder<'_>, h: Tensor, x: Tensor) -> Result<()> {

@@ -237,7 +237,8 @@ impl Model {
 
     /// Logits of the step's last row.
     fn head(&self, rec: &mut Recorder<'_>) -> Result<(), EngineError> {
-        let h = rec.rms_norm_last("output_norm", self.io.hidden, self.output_norm, self.config.rms_norm_eps)?; // [1, D]
+        let h =
+            rec.rms_norm_last("output_norm", self.io.hidden, self.output_norm, self.config.rms_norm_eps)?; // [1, D]
         rec.linear_into("lm_head", *h, &self.lm_head, self.io.logits) // [1, V]
     }
 

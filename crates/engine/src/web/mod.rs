@@ -318,8 +318,10 @@ impl WasmEngine {
     pub async fn step(&self) -> Result<JsValue, JsValue> {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
-        let generation =
-            ready.generation.as_mut().ok_or_else(|| JsError::new("invalid_request", "no reply was started"))?;
+        let generation = ready
+            .generation
+            .as_mut()
+            .ok_or_else(|| JsError::new("invalid_request", "no reply was started"))?;
         match ready.engine.step_chat(generation).await {
             Ok(delta) => Ok(to_js(&delta)?),
             Err(error) => {

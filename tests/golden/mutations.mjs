@@ -1,0 +1,115 @@
+// Makes deliberate mistakes, one at a time, and requires that a test turns red for each.
+//
+//     node tests/golden/mutations.mjs [NAME...]
+//
+// Works on a copy of the tracked files below target/mutations, so the working tree stays as it is;
+// builds there share one target folder. Takes about a minute per mistake after the first build.
+
+import { execFileSync, spawnSync } from 'node:child_process';
+import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
+const copy = join(root, 'target/mutations/tree');
+const kernels = 'crates/shaders/src/kernels';
+
+const LAYERS = ['golden', 'every_layer_of_every_fixture'];
+const ANSWERS = ['golden', 'tiny_geo_answers'];
+const CONTINUATION = ['invariants', 'continuing_a_session_equals_a_cold_run'];
+const CHUNKS = ['invariants', 'chunk_sizes_agree_bit_for_bit'];
+const KERNELS = ['kernels', 'every_kernel_matches_its_reference'];
+
+/** Name, file, text to replace, replacement, and the engine test that must fail. */
+const MUTATIONS = [
+  ['adjacent-pair RoPE', `${kernels}/norm_rope/norm_rope.wgsl`, [
+    ['let a = x[source + i] * scale * weight[i];', 'let a = x[source + 2u * i] * scale * weight[2u * i];'],
+    ['let b = x[source + n_pairs + i] * scale * weight[n_pairs + i];', 'let b = x[source + 2u * i + 1u] * scale * weight[2u * i + 1u];'],
+    ['out[dest + i] = a * c - b * s;', 'out[dest + 2u * i] = a * c - b * s;'],
+    ['out[dest + n_pairs + i] = a * s + b * c;', 'out[dest + 2u * i + 1u] = a * s + b * c;'],
+  ], LAYERS],
+  ['no QK-norm', `${kernels}/norm_rope/norm_rope.wgsl`, [
+    ['let scale = 1.0 / sqrt(total / f32(params.head_dim) + params.eps);', 'let scale = select(1.0, 0.0, total < 0.0);'],
+  ], LAYERS],
+  ['+1 on norms', `${kernels}/rms_norm/rms_norm.wgsl`, [
+    ['* scale * weight[i]', '* scale * (weight[i] + 1.0)'],
+  ], LAYERS],
+  ['wrong value-head order', `${kernels}/delta_net/delta_net.wgsl`, [
+    ['head % params.key_heads * params.key_dim', 'head / (params.value_heads / params.key_heads) * params.key_dim'],
+  ], LAYERS],
+  ['conv state stored after activation', `${kernels}/conv1d/conv1d.wgsl`, [
+    ['past = vec3f(past.y, past.z, now);', 'past = vec3f(past.y, past.z, now * sigmoid(now));'],
+  ], LAYERS],
+  ['positions restart at 0 on continuation', 'crates/engine/src/session.rs', [
+    ['State { position: self.ledger.len() as u32,', 'State { position: 0,'],
+  ], CONTINUATION],
+  ['gate without sigmoid', `${kernels}/sigmoid_gate/sigmoid_gate.wgsl`, [
+    ['x[i] * sigmoid(gate)', 'x[i] * gate'],
+  ], LAYERS],
+  ['scale of the neighbouring group', 'crates/shaders/src/shared/unpack_q1_0.wgsl', [
+    ['row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
+  ], LAYERS],
+  ['bit order reversed', 'crates/shaders/src/shared/unpack_q1_0.wgsl', [
+    ['vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
+    ['vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
+  ], LAYERS],
+  ['last K-block dropped in prefill', `${kernels}/matmul/matmul.wgsl`, [
+    ['k < params.cols; k += STEP', 'k + 128u < params.cols; k += STEP'],
+  ], LAYERS],
+  ['last K-block dropped in decode', `${kernels}/matvec/matvec.wgsl`, [
+    ['k < params.cols; k += LANES', 'k + 128u < params.cols; k += LANES'],
+  ], ANSWERS],
+  ['a dispatch over 65,535 groups', 'crates/shaders/src/kernel.rs', [
+    ['let y = n.div_ceil(max).max(1);', 'let y = 1;'],
+  ], KERNELS],
+  ['last token of a reused prefix read again', 'crates/engine/src/engine.rs', [
+    ['            n_read: n_reused,\n', '            n_read: n_reused.saturating_sub(1),\n'],
+  ], CONTINUATION],
+  ['attention looks one position ahead', `${kernels}/attention/attention.wgsl`, [
+    ['let n_keys = min(state.position + token + 1u', 'let n_keys = min(state.position + token + 2u'],
+  ], CHUNKS],
+];
+
+function mutate(edits, path) {
+  let text = readFileSync(path, 'utf8');
+  for (const [from, to] of edits) {
+    if (!text.includes(from)) throw new Error(`${path} no longer contains: ${from}`);
+    text = text.replace(from, to);
+  }
+  writeFileSync(path, text);
+}
+
+function runTest([binary, name]) {
+  const args = ['test', '-q', '-p', 'signbit-engine', '--test', binary, '--', '--exact', name];
+  const env = { ...process.env, CARGO_TARGET_DIR: join(root, 'target/mutations/build') };
+  return spawnSync('cargo', args, { cwd: copy, env, encoding: 'utf8' });
+}
+
+rmSync(copy, { recursive: true, force: true });
+const files = execFileSync('git', ['ls-files', '-z', 'crates', 'models', 'tests/golden', 'Cargo.toml', 'Cargo.lock', 'clippy.toml'], { cwd: root, encoding: 'utf8', maxBuffer: 1 << 26 });
+for (const file of files.split('\0').filter((f) => f && existsSync(join(root, f)))) {
+  mkdirSync(dirname(join(copy, file)), { recursive: true });
+  cpSync(join(root, file), join(copy, file));
+}
+
+const wanted = process.argv.slice(2);
+const chosen = MUTATIONS.filter(([name]) => wanted.length === 0 || wanted.includes(name));
+for (const test of new Set(chosen.map(([, , , test]) => test))) {
+  const clean = runTest(test);
+  if (clean.status !== 0) throw new Error(`${test.join(' ')} fails without any mistake:\n${clean.stdout}${clean.stderr}`);
+}
+let missed = 0;
+for (const [name, file, edits, test] of chosen) {
+  const path = join(copy, file);
+  const original = readFileSync(path, 'utf8');
+  mutate(edits, path);
+  const result = runTest(test);
+  writeFileSync(path, original);
+  const built = /running \d+ test/.test(result.stdout);
+  const red = result.status !== 0 && built;
+  if (!red) missed += 1;
+  const line = `${result.stdout}${result.stderr}`.split('\n').find((l) => /differ|best token|is right|left:/.test(l)) ?? '';
+  console.log(`${red ? 'red   ' : built ? 'MISSED' : 'BROKEN'}  ${name}: ${test.join('::')}  ${line.trim().slice(0, 140)}`);
+}
+console.log(`${chosen.length - missed} passed, ${missed} failed`);
+process.exit(missed === 0 ? 0 : 1);
