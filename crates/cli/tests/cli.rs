@@ -425,10 +425,14 @@ fn split_in_two(path: &str) -> [String; 2] {
 }
 
 #[test]
-fn a_split_model_is_known_by_any_of_its_parts() {
+fn a_split_model_runs_given_any_of_its_parts() {
     let parts = split_in_two(&model("tiny-geo"));
     let whole = stdout_json(&["inspect", &model("tiny-geo"), "--json"]);
+    let case = golden("tiny-geo/answers.json")["cases"][1].clone();
+    let prompt = json_file(&case["prompt_ids"]);
     for path in &parts {
+        let args = ["generate", path, "--ids", &prompt, "--backend", "cpu", "--json"];
+        assert_eq!(stdout_json(&args)["ids"], case["answer_ids"]);
         let split = stdout_json(&["inspect", path, "--json"]);
         for same in ["parameters", "tensor_types", "memory", "layer_types", "tokenizer"] {
             assert_eq!(split[same], whole[same], "{same}");
@@ -468,6 +472,8 @@ fn kernels_are_checked_one_by_one() {
     assert!(lines[1].starts_with("kernel"), "{text}");
     assert!(lines[2..].iter().any(|l| l.starts_with("rms_norm ") && l.ends_with(" ok")), "{text}");
     assert!(lines[2..].iter().all(|l| l.contains("norm")), "{text}");
+    // The device, the head and one line for all cases, although they do not stand together.
+    assert_eq!(stdout(&["kernels", "--filter", "matvec_q1_0"]).lines().count(), 3);
     let value = stdout_json(&["kernels", "--filter", "rms_norm", "--json"]);
     assert_eq!(value["device"]["backend"], "webgpu");
     assert!(value["cases"].as_array().unwrap().iter().all(|c| c["kernel"] == "rms_norm" && c["ok"] == true));

@@ -70,18 +70,24 @@ pub fn kernels(args: &KernelsArgs) -> Result<(), CliError> {
     }
 }
 
-/// A line per kernel: cases that passed, the largest error, and what failed.
+/// A line per kernel, in the order of the cases: how many passed, the largest error, what failed.
 fn kernel_table(reports: &[CaseReport]) -> String {
-    let mut rows = Vec::new();
-    for of_kernel in reports.chunk_by(|a, b| a.kernel == b.kernel) {
+    let mut kernels: Vec<&str> = Vec::new();
+    for report in reports {
+        if !kernels.contains(&report.kernel) {
+            kernels.push(report.kernel);
+        }
+    }
+    let row = |kernel: &&str| {
+        let of_kernel: Vec<&CaseReport> = reports.iter().filter(|r| r.kernel == *kernel).collect();
         let passed = of_kernel.iter().filter(|r| r.ok).count();
         let largest = of_kernel.iter().map(|r| r.max_error / r.tolerance).fold(0.0, f32::max);
         let verdict = match of_kernel.iter().find(|r| !r.ok) {
             None => "ok".to_owned(),
             Some(report) => format!("FAILED {}: {}", report.case, report.detail),
         };
-        let kernel = of_kernel.first().map_or("", |r| r.kernel).to_owned();
-        rows.push(vec![kernel, format!("{passed}/{}", of_kernel.len()), format!("{largest:.3}"), verdict]);
-    }
+        vec![(*kernel).to_owned(), format!("{passed}/{}", of_kernel.len()), format!("{largest:.3}"), verdict]
+    };
+    let rows: Vec<Vec<String>> = kernels.iter().map(row).collect();
     table(&["kernel", "passed", "error/allowed", "verdict"], &rows, usize::MAX)
 }
