@@ -4,7 +4,7 @@ test("the certification run passes and reports every check", async ({ page, back
   test.setTimeout(600_000);
   await openHarness(page);
   const report = await page.evaluate(
-    (backend) => harness.certify({ backend, fixtures: ["qwen35-q1_0"], prompts: ["len-005"], invariants: [] }),
+    (backend) => harness.certify({ backend, fixtures: ["qwen35-q1_0"], scope: { prompts: ["len-005"], greedyTokens: 8 }, invariants: [] }),
     backend,
   );
   expect(report.checks.filter(({ ok }) => !ok)).toEqual([]);
@@ -19,7 +19,7 @@ test("a fixture that cannot be run fails the certification", async ({ page, back
   tolerated.push(/404/);
   await openHarness(page);
   const report = await page.evaluate(
-    (backend) => harness.certify({ backend, fixtures: ["no-such-fixture"], prompts: [], invariants: [] }),
+    (backend) => harness.certify({ backend, fixtures: ["no-such-fixture"], scope: {}, invariants: [] }),
     backend,
   );
   expect(report.verdict).toBe("fail");

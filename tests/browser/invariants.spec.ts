@@ -2,11 +2,12 @@ import { expect, openHarness, test } from "./test.js";
 
 for (const fixture of ["qwen3-q1_0", "qwen35-mixed"]) {
   test(`${fixture}: chunk sizes agree, and decoding agrees with one pass`, async ({ page, backend }) => {
+    test.setTimeout(400_000);
     await openHarness(page);
     const result = await page.evaluate(
       async ({ backend, fixture }) => {
         const engine = await harness.openEngine(backend);
-        const checks = await harness.checkChunks(engine, fixture, "len-065");
+        const checks = await harness.checkChunks(engine, fixture, "len-130");
         engine.terminate();
         return { lines: checks.map(harness.line), failed: checks.filter(({ ok }) => !ok).map(harness.line) };
       },

@@ -3,14 +3,13 @@
 import type { BackendChoice, DeviceInfo, Engine } from "../../../../worker/dist/client.js";
 import { checkAnswers } from "./answers.js";
 import { atMost, type Check } from "./checks.js";
-import { checkGolden } from "./golden.js";
+import { checkGolden, type GoldenScope } from "./golden.js";
 import { checkChunks, checkContinuation } from "./invariants.js";
 
 export interface CertifyOptions {
   readonly backend: BackendChoice;
   readonly fixtures: readonly string[];
-  /** Absent means all prompts of each fixture. */
-  readonly prompts?: readonly string[];
+  readonly scope: GoldenScope;
   /** Fixtures for the invariants. */
   readonly invariants: readonly string[];
 }
@@ -52,7 +51,7 @@ export async function certify(
   let reported = 0;
   await stage("kernels", () => checkKernels(engine));
   for (const name of options.fixtures) {
-    await stage(name, () => checkGolden(engine, name, options.prompts));
+    await stage(name, () => checkGolden(engine, name, options.scope));
   }
   for (const name of options.invariants) {
     await stage(`${name} in chunks`, () => checkChunks(engine, name, INVARIANT_PROMPT));

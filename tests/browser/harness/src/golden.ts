@@ -68,8 +68,16 @@ export async function fetchGolden(name: string): Promise<Golden> {
   };
 }
 
-/** Loads a fixture and compares it on the named prompts, or on all. */
-export async function checkGolden(engine: Engine, name: string, promptNames?: readonly string[]): Promise<Check[]> {
+/** How much of a fixture is compared; what is absent is compared in full. */
+export interface GoldenScope {
+  readonly prompts?: readonly string[];
+  /** Tokens of each greedy continuation. */
+  readonly greedyTokens?: number;
+}
+
+/** Loads a fixture and compares it. */
+export async function checkGolden(engine: Engine, name: string, scope: GoldenScope = {}): Promise<Check[]> {
+  const { prompts: promptNames, greedyTokens = Number.POSITIVE_INFINITY } = scope;
   const golden = await fetchGolden(name);
   await engine.load(modelUrl(name));
   const prompts = golden.prompts.filter((prompt) => promptNames?.includes(prompt.name) ?? true);
@@ -111,7 +119,7 @@ export async function checkGolden(engine: Engine, name: string, promptNames?: re
       }
     }
     rows += prompt.rows;
-    compared += await checkGreedy(engine, golden, prompt, (detail) => {
+    compared += await checkGreedy(engine, golden, prompt, greedyTokens, (detail) => {
       figures.greedy += 1;
       details.greedy ||= detail;
     });
@@ -137,10 +145,12 @@ async function checkGreedy(
   engine: Engine,
   golden: Golden,
   prompt: GoldenPrompt,
+  most: number,
   onDifference: (detail: string) => void,
 ): Promise<number> {
-  const generated = await generateIds(engine, prompt.ids, prompt.continuation.length);
-  for (const [index, wanted] of prompt.continuation.entries()) {
+  const continuation = prompt.continuation.slice(0, most);
+  const generated = await generateIds(engine, prompt.ids, continuation.length);
+  for (const [index, wanted] of continuation.entries()) {
     if (generated[index] !== wanted) {
       const start = (prompt.top20_first_row + prompt.n - 1 + index) * TOP;
       if (gapOf(golden.topLogprobs.subarray(start, start + TOP)) > MIN_GAP) {
@@ -149,7 +159,7 @@ async function checkGreedy(
       return index + 1;
     }
   }
-  return prompt.continuation.length;
+  return continuation.length;
 }
 
 /** The ids of a greedy generation that stops for nothing. */
