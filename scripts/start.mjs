@@ -10,6 +10,9 @@ await main(async () => {
   await buildWasm();
   await buildWorker();
   const vite = spawn(npmBin("vite"), ["web", ...process.argv.slice(2)], { cwd: ROOT, stdio: "inherit" });
+  for (const signal of ["SIGINT", "SIGTERM"]) {
+    process.on(signal, () => vite.kill(signal));
+  }
   vite.on("close", (code) => {
     process.exitCode = code ?? 0;
   });
