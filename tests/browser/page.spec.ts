@@ -23,7 +23,7 @@ function answers(page: Page): Locator {
   return page.locator(".turn.assistant");
 }
 
-/** Loads a model of random weights, whose answers do not end. */
+/** Loads a model of random weights, which thinks without an end. */
 async function loadLongModel(page: Page): Promise<void> {
   await page.locator("#file").setInputFiles(LONG_MODEL);
   await expect(page.getByRole("button", { name: "model.gguf" })).toBeVisible();
@@ -82,23 +82,19 @@ test("an answer can be copied", async ({ page, context }) => {
 });
 
 for (const way of ["button", "key"] as const) {
-  test(`a long answer can be stopped by ${way}`, async ({ page }) => {
+  test(`an answer can be stopped by ${way}`, async ({ page }) => {
     await openPage(page);
-    await loadLongModel(page);
-    await page.getByLabel("Think first").uncheck();
-    await ask(page, "Go on and on.");
-    await expect(answers(page).locator(".answer")).not.toBeEmpty();
+    // The longest answer that the model knows.
+    await ask(page, "What can you do?");
     if (way === "button") {
       await page.getByRole("button", { name: "Stop" }).click();
     } else {
       await page.keyboard.press("Escape");
     }
-    await expect(answers(page)).toContainText("stopped");
+    await expect(answers(page)).toContainText(/stopped/i);
     await expect(page.getByRole("button", { name: "Send" })).toBeVisible();
-    await ask(page, "Again.");
-    await expect(answers(page).last().locator(".answer")).not.toBeEmpty();
-    await page.getByRole("button", { name: "Stop" }).click();
-    await expect(answers(page).last()).toContainText("stopped");
+    await ask(page, "Where is Egypt?");
+    await expect(answers(page).last()).toContainText("Egypt is in Africa.");
   });
 }
 
@@ -218,10 +214,13 @@ test("a load can be cancelled", async ({ page, baseURL }) => {
 test("thinking can be switched on and is folded away", async ({ page }) => {
   await openPage(page);
   await loadLongModel(page);
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Longest answer, in tokens").fill("24");
+  await page.getByRole("button", { name: "Close" }).click();
   await page.getByLabel("Think first").check();
   await ask(page, "Think about it.");
   await expect(page.locator(".thinking-text")).not.toBeEmpty();
-  await page.getByRole("button", { name: "Stop" }).click();
+  await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
   await expect(page.locator("details.thinking")).not.toHaveAttribute("open");
   await expect(page.locator(".thinking summary")).toHaveText("Thoughts");
 });
