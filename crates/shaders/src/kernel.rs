@@ -10,6 +10,10 @@ pub const MAX_STOP_IDS: usize = 16;
 /// without an error by real implementations, so nothing may reach it.
 pub const MAX_WORKGROUPS_PER_AXIS: u32 = 65_535;
 
+/// The most iterations that the loops of one invocation may have in all. Mesa's llvmpipe, which
+/// Firefox uses where there is no GPU, leaves every loop once its count is used up, without an error.
+pub const MAX_LOOP_ITERATIONS: u32 = 65_535;
+
 /// The device-side state of a session; the Rust side of `shared/state.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]

@@ -1,6 +1,8 @@
 //! Every shader against its Rust side: naga accepts it, and parameters, bindings and workgroup
 //! size are what the kernel declares. These replace "keep in sync" comments.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail")]
+
 use naga::{AddressSpace, ScalarKind, StorageAccess, TypeInner};
 use signbit_shaders::{Access, Element, Kernel, State, StateAccess, kernels};
 

@@ -33,6 +33,10 @@ const MAX_SCORE_BYTES: u64 = 64 << 20;
 const LOGITS_PER_GROUP: u32 = 1024;
 const MAX_ARGMAX_GROUPS: u32 = 256;
 
+/// The longest context on a software adapter: attention takes 580 loop iterations for 256 keys of
+/// a 256-wide head, and such an adapter may count no more than [`signbit_shaders::MAX_LOOP_ITERATIONS`].
+const MAX_SOFTWARE_CONTEXT: u32 = 16_384;
+
 /// Choices made when a model is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelOptions {
@@ -130,7 +134,10 @@ impl Model {
         }
         let limit = device.info().limits.max_words();
         let max_rows = fit_rows("one row of activations", widest_row(&config), limit, MAX_PREFILL_ROWS)?;
-        let wanted = options.context_length.clamp(1, config.context_length);
+        let mut wanted = options.context_length.clamp(1, config.context_length);
+        if device.info().is_fallback {
+            wanted = wanted.min(MAX_SOFTWARE_CONTEXT);
+        }
         let context_length = fit_rows("one position of the cache", widest_cache_row(&config), limit, wanted)?;
 
         let rope = rope_table(device, &config.rope, context_length)?;

@@ -57,6 +57,8 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         spec(5, 4, 4, 128, 128),
         spec(2, 16, 48, 8, 16),
         spec(300, 1, 2, 12, 20),
+        // More loop iterations than Mesa's software adapter counts, taken one row at a time.
+        spec(512, 1, 1, 128, 64),
         Spec { n_tokens: 4, ..spec(7, 2, 4, 16, 16) },
         Spec { n_tokens: 0, ..spec(7, 2, 4, 16, 16) },
         Spec { n_tokens: 9, ..spec(2, 2, 4, 16, 16) },

@@ -5,7 +5,8 @@
 //     out = S^T q
 // One invocation per (value head, column of S): columns do not depend on each other, so there is
 // no barrier, and neighbours read neighbouring elements of a row of S. The decay is applied while
-// a row is read, which leaves two reads and one write of S per token.
+// a row is read, which leaves two reads and one write of S per token. Rows go by eight, which also
+// keeps the loops of 512 tokens below what a software adapter counts (see mod.rs).
 
 struct Params {
     rows: u32,
@@ -38,6 +39,24 @@ fn softplus(x: f32) -> f32 {
     return max(x, 0.0) + 2.0 * a * series;
 }
 
+// Four rows of the column that starts at element `at`.
+fn state_rows(at: u32) -> vec4f {
+    let stride = params.value_dim;
+    return vec4f(s[at], s[at + stride], s[at + 2u * stride], s[at + 3u * stride]);
+}
+
+fn store_rows(at: u32, rows: vec4f) {
+    let stride = params.value_dim;
+    s[at] = rows.x;
+    s[at + stride] = rows.y;
+    s[at + 2u * stride] = rows.z;
+    s[at + 3u * stride] = rows.w;
+}
+
+fn inputs(at: u32) -> vec4f {
+    return vec4f(y[at], y[at + 1u], y[at + 2u], y[at + 3u]);
+}
+
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) id: vec3u,
@@ -56,6 +75,8 @@ fn main(
     // Element (i, column) of the head's state is at first + i * value_dim.
     let first = head * params.key_dim * params.value_dim + column % params.value_dim;
 
+    let by_eight = params.key_dim & ~7u;
+
     for (var t = 0u; t < min(state.n_tokens, params.rows); t += 1u) {
         let q = t * y_cols + key_offset;
         let k = q + n_keys;
@@ -64,13 +85,27 @@ fn main(
         let strength = sigmoid(beta[gate]);
 
         var recalled = 0.0;
-        for (var i = 0u; i < params.key_dim; i += 1u) {
+        for (var i = 0u; i < by_eight; i += 8u) {
+            let at = first + i * params.value_dim;
+            recalled += dot(state_rows(at), inputs(k + i));
+            recalled += dot(state_rows(at + 4u * params.value_dim), inputs(k + i + 4u));
+        }
+        for (var i = by_eight; i < params.key_dim; i += 1u) {
             recalled += s[first + i * params.value_dim] * y[k + i];
         }
         let d = strength * (y[t * y_cols + 2u * n_keys + column] - decay * recalled);
 
         var sum = 0.0;
-        for (var i = 0u; i < params.key_dim; i += 1u) {
+        for (var i = 0u; i < by_eight; i += 8u) {
+            let at = first + i * params.value_dim;
+            let lo = decay * state_rows(at) + inputs(k + i) * d;
+            let hi = decay * state_rows(at + 4u * params.value_dim) + inputs(k + i + 4u) * d;
+            store_rows(at, lo);
+            store_rows(at + 4u * params.value_dim, hi);
+            sum += dot(lo, inputs(q + i));
+            sum += dot(hi, inputs(q + i + 4u));
+        }
+        for (var i = by_eight; i < params.key_dim; i += 1u) {
             let at = first + i * params.value_dim;
             let element = decay * s[at] + y[k + i] * d;
             s[at] = element;

@@ -18,7 +18,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
+    expect_shape, require,
 };
 
 pub mod cases;
@@ -113,6 +114,9 @@ pub fn delta_net(
     expect_shape(name, "dt_bias", dt_bias, 1, num_value_heads)?;
     expect_shape(name, "s", s, num_value_heads.saturating_mul(key_head_dim), value_head_dim)?;
     expect_shape(name, "out", out, y.rows, values)?;
+    let per_token = 1 + 2 * (key_head_dim / 8 + key_head_dim % 8);
+    let iterations = y.rows.saturating_mul(per_token);
+    require(name, "loop iterations", iterations, iterations <= MAX_LOOP_ITERATIONS, "at most 65,535")?;
     let workgroups = Workgroups::linear(name, u64::from(values).div_ceil(64))?;
     let params = Params {
         rows: y.rows,
