@@ -113,7 +113,7 @@ impl Worst {
         let allowed = case.tolerance.absolute + case.tolerance.relative * theirs.abs();
         let difference = (ours - theirs).abs();
         let error = match difference {
-            d if d == 0.0 => 0.0,
+            0.0 => 0.0,
             d if d.is_finite() => d / allowed,
             _ => f32::INFINITY,
         };

@@ -24,7 +24,7 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
         print_line(&device_line(&gpu))?;
     }
     // The same limit divides the tensors into the same buffers.
-    let cpu = Device::Cpu(CpuDevice::new(Some(gpu.info().limits.max_words() * 4)));
+    let cpu = Device::Cpu(Box::new(CpuDevice::new(Some(gpu.info().limits.max_words() * 4))));
     let (mut gpu, mut cpu) = (Engine::new(gpu), Engine::new(cpu));
     // One position behind the prompt for the decode step.
     let context_length = u32::try_from(ids.len()).unwrap_or(u32::MAX).saturating_add(1);

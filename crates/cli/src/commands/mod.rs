@@ -16,7 +16,7 @@ use crate::error::CliError;
 fn open_device(backend: Backend) -> Result<Device, CliError> {
     match backend {
         Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(GpuOptions::default()))?))),
-        Backend::Cpu => Ok(Device::Cpu(CpuDevice::new(None))),
+        Backend::Cpu => Ok(Device::Cpu(Box::new(CpuDevice::new(None)))),
     }
 }
 

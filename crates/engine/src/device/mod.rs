@@ -21,7 +21,7 @@ pub enum Device {
     /// WebGPU, or Vulkan, Metal or Direct3D natively.
     Gpu(Box<GpuDevice>),
     /// The reference kernels.
-    Cpu(CpuDevice),
+    Cpu(Box<CpuDevice>),
 }
 
 /// What a device is and allows.

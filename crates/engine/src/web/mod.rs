@@ -218,7 +218,7 @@ impl WasmEngine {
             max_buffer_bytes: options.max_buffer_bytes,
             minimum_limits: options.minimum_limits,
         };
-        let cpu = || Device::Cpu(CpuDevice::new(options.max_binding_bytes));
+        let cpu = || Device::Cpu(Box::new(CpuDevice::new(options.max_binding_bytes)));
         let device = match options.backend {
             Backend::Cpu => cpu(),
             Backend::WebGpu | Backend::Auto => match GpuDevice::open(gpu_options).await {

@@ -51,7 +51,7 @@ pub fn gpu() -> Device {
 
 /// The reference kernels.
 pub fn cpu() -> Device {
-    Device::Cpu(CpuDevice::new(None))
+    Device::Cpu(Box::new(CpuDevice::new(None)))
 }
 
 /// The bytes of a fixture's model.
