@@ -142,7 +142,7 @@ impl ModelFiles {
                 loader.push(engine.device_mut(), bytes)?;
                 Ok(Flow::More)
             })?;
-            loader.end_part()?;
+            loader.end_part(engine.device_mut())?;
         }
         pollster::block_on(engine.install(loader))?;
         Ok(())

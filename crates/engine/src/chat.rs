@@ -169,14 +169,18 @@ impl Engine {
 
     /// One slice of work: a piece of the prompt, or a few tokens.
     pub async fn step_chat(&mut self, chat: &mut ChatGeneration) -> Result<ChatDelta, EngineError> {
+        if let Some(most) = chat.max_reasoning_tokens.filter(|_| chat.thoughts.in_reasoning()) {
+            chat.generation.limit_steps(most.saturating_sub(chat.usage.reasoning_tokens));
+        } else {
+            chat.generation.limit_steps(u32::MAX);
+        }
         let ids = self.step(&mut chat.generation).await?;
         let mut delta = ChatDelta::default();
-        self.read_ids(chat, ids, &mut delta)?;
+        self.read_ids(chat, &ids, &mut delta)?;
         let over_budget = chat.max_reasoning_tokens.is_some_and(|most| chat.usage.reasoning_tokens >= most);
-        if over_budget && chat.thoughts.in_reasoning() && chat.generation.finished().is_none() {
-            let close = self.loaded()?.tokenizer.encode(CLOSE_THOUGHT, true);
-            self.force(&mut chat.generation, &close)?;
-            self.read_ids(chat, close, &mut delta)?;
+        let goes_on = chat.generation.finished().is_none() && chat.generation.has_read_prompt();
+        if over_budget && goes_on && chat.thoughts.in_reasoning() {
+            self.close_thought(chat, &mut delta)?;
         }
         if let Some(reason) = chat.generation.finished() {
             chat.finish(reason, &mut delta);
@@ -187,14 +191,31 @@ impl Engine {
         Ok(delta)
     }
 
+    /// Ends the thought as the template would, so that the answer follows.
+    fn close_thought(&mut self, chat: &mut ChatGeneration, delta: &mut ChatDelta) -> Result<(), EngineError> {
+        let close = self.loaded()?.tokenizer.encode(CLOSE_THOUGHT, true);
+        self.force(&mut chat.generation, &close)?;
+        chat.usage.completion_tokens += close.len() as u32;
+        chat.usage.reasoning_tokens += close.len() as u32;
+        delta.ids.extend(close);
+        // As text, since a file may declare the tag a token that has none.
+        let pieces = chat.thoughts.push(CLOSE_THOUGHT);
+        chat.emit(pieces, delta);
+        Ok(())
+    }
+
     fn read_ids(
         &self,
         chat: &mut ChatGeneration,
-        ids: Vec<u32>,
+        ids: &[u32],
         delta: &mut ChatDelta,
     ) -> Result<(), EngineError> {
         let tokenizer = &self.loaded()?.tokenizer;
-        for &id in &ids {
+        for &id in ids {
+            if chat.answer.stopped {
+                break;
+            }
+            delta.ids.push(id);
             chat.usage.completion_tokens += 1;
             if chat.stop_ids.contains(&id) {
                 break;
@@ -204,7 +225,6 @@ impl Engine {
             let pieces = chat.thoughts.push(&text);
             chat.emit(pieces, delta);
         }
-        delta.ids.extend(ids);
         Ok(())
     }
 }
@@ -238,6 +258,8 @@ impl ChatGeneration {
         let (content, calls) =
             if self.tools.is_empty() { (held, Vec::new()) } else { parse_tool_calls(&held, &self.tools) };
         delta.content.push_str(&content);
+        // The limit may have been reached by tokens behind the stop text.
+        let reason = if self.answer.stopped { FinishReason::Stop } else { reason };
         let called = !calls.is_empty() && reason == FinishReason::Stop;
         delta.finish_reason = Some(if called { FinishReason::ToolCalls } else { reason });
         delta.tool_calls = calls;

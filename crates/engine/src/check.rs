@@ -1,10 +1,13 @@
 //! Runs kernels on a device and compares them with their CPU references.
 
+use std::collections::BTreeMap;
+
 use signbit_shaders::case::{Case, run_reference};
 use signbit_shaders::{Access, BufferId, Element, kernels};
 
 use crate::device::{Device, Read};
 use crate::error::EngineError;
+use crate::model::Model;
 
 /// What one case showed.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -30,6 +33,27 @@ pub async fn check_kernels(device: &mut Device, filter: &str) -> Result<Vec<Case
         reports.push(check_case(device, case).await?);
     }
     Ok(reports)
+}
+
+/// Runs each kernel that the model's plans use on a small case with a known answer. A device that
+/// drops a dispatch or computes something else must not answer anybody.
+pub async fn probe(device: &mut Device, model: &Model) -> Result<(), EngineError> {
+    let plans = model.plans();
+    let prefill = plans.prefill.iter().map(|(_, plan)| plan);
+    let all = prefill.chain([&plans.decode, &plans.head, &plans.greedy]);
+    let used: BTreeMap<&str, _> =
+        all.flat_map(|plan| &plan.dispatches).map(|d| (d.kernel.name, d.kernel)).collect();
+    for kernel in used.into_values() {
+        let case = kernels::probe(kernel)?.ok_or_else(|| EngineError::WrongResults {
+            kernel: kernel.name,
+            detail: "it has no case with a known answer".to_owned(),
+        })?;
+        let report = check_case(device, &case).await?;
+        if !report.ok {
+            return Err(EngineError::WrongResults { kernel: kernel.name, detail: report.detail });
+        }
+    }
+    Ok(())
 }
 
 /// Runs one case and leaves nothing on the device.

@@ -20,14 +20,19 @@ pub fn now_ms() -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     size: u32,
+    least: u32,
     most: u32,
     budget_ms: f64,
 }
 
 impl Pace {
-    /// Starts at `size`, stays within `1..=most`, and aims below `budget_ms` a slice.
-    pub fn new(size: u32, most: u32, budget_ms: f64) -> Self {
-        Self { size: size.min(most).max(1), most, budget_ms }
+    /// Starts at `size`, stays within `least..=most`, and aims below `budget_ms` a slice.
+    ///
+    /// `least` bounds what is lost where a slice has a fixed cost: Firefox reports the end of any
+    /// work on a timer of 100 ms.
+    pub fn new(size: u32, least: u32, most: u32, budget_ms: f64) -> Self {
+        let least = least.clamp(1, most.max(1));
+        Self { size: size.clamp(least, most.max(1)), least, most, budget_ms }
     }
 
     /// The size of the next slice.
@@ -40,7 +45,7 @@ impl Pace {
         if elapsed_ms < self.budget_ms / 2.0 {
             self.size = (self.size * 2).min(self.most);
         } else if elapsed_ms > self.budget_ms {
-            self.size = (self.size / 2).max(1);
+            self.size = (self.size / 2).max(self.least);
         }
     }
 }
@@ -51,7 +56,7 @@ mod tests {
 
     #[test]
     fn pace_grows_when_fast_and_shrinks_when_slow() {
-        let mut pace = Pace::new(32, 100, 100.0);
+        let mut pace = Pace::new(32, 4, 100, 100.0);
         pace.learn(1.0);
         assert_eq!(pace.size(), 64);
         pace.learn(1.0);
@@ -61,6 +66,6 @@ mod tests {
         for _ in 0..10 {
             pace.learn(1e6);
         }
-        assert_eq!(pace.size(), 1);
+        assert_eq!(pace.size(), 4);
     }
 }

@@ -1,5 +1,6 @@
 //! One device with at most one resident model, and generation over it, in tokens.
 
+use crate::check::probe;
 use crate::clock::{Pace, now_ms};
 use crate::device::{Counters, Device, DeviceInfo};
 use crate::error::EngineError;
@@ -10,6 +11,9 @@ use crate::session::{Session, Step, Want};
 
 /// A slice of prefill should take no longer than this.
 const PREFILL_BUDGET_MS: f64 = 100.0;
+
+/// A GPU is given no less than this, however slow it is.
+const LEAST_PREFILL_ROWS: u32 = 16;
 
 /// A submit of decode steps should take no longer than this.
 const DECODE_BUDGET_MS: f64 = 50.0;
@@ -27,6 +31,8 @@ struct Resident {
     session: Session,
     prefill_pace: Pace,
     decode_pace: Pace,
+    /// Number of the generation that was started last: an earlier one cannot go on.
+    generation: u64,
 }
 
 /// What to generate, in tokens.
@@ -57,7 +63,11 @@ pub enum FinishReason {
 /// A generation under way. Abandoning it at any time leaves the engine usable.
 #[derive(Debug)]
 pub struct Generation {
+    /// See `Resident::generation`.
+    number: u64,
     request: TokenRequest,
+    /// The most tokens that the next step may generate.
+    step_limit: u32,
     /// Prompt tokens that the session holds.
     n_read: usize,
     n_reused: usize,
@@ -88,6 +98,16 @@ impl Generation {
     /// Tokens generated so far.
     pub fn generated(&self) -> u32 {
         self.n_generated
+    }
+
+    /// Whether the whole prompt has been read.
+    pub fn has_read_prompt(&self) -> bool {
+        self.n_read >= self.request.prompt.len()
+    }
+
+    /// Lets the next steps generate at most `n` tokens each.
+    pub fn limit_steps(&mut self, n: u32) {
+        self.step_limit = n.max(1);
     }
 
     /// Set once nothing more comes.
@@ -130,7 +150,14 @@ impl Engine {
 
     /// Makes the loader's model the resident one; frees what it allocated if it is not complete.
     pub async fn install(&mut self, loader: Loader) -> Result<&LoadedModel, EngineError> {
-        let loaded = match loader.finish(&mut self.device).await {
+        let finished = loader.finish(&mut self.device).await;
+        let probed = match finished {
+            // The CPU runs the references themselves.
+            Ok(loaded) if self.device.info().backend == "cpu" => Ok(loaded),
+            Ok(loaded) => probe(&mut self.device, &loaded.model).await.map(|()| loaded),
+            Err(error) => Err(error),
+        };
+        let loaded = match probed {
             Ok(loaded) => loaded,
             Err(error) => {
                 self.unload();
@@ -138,11 +165,13 @@ impl Engine {
             }
         };
         let most_rows = loaded.model.max_prefill_rows();
+        let least_rows = if self.device.info().backend == "cpu" { 1 } else { LEAST_PREFILL_ROWS };
         let resident = self.resident.insert(Resident {
             loaded,
             session: Session::default(),
-            prefill_pace: Pace::new(32, most_rows, PREFILL_BUDGET_MS),
-            decode_pace: Pace::new(1, MAX_STEPS_PER_SUBMIT, DECODE_BUDGET_MS),
+            prefill_pace: Pace::new(32, least_rows, most_rows, PREFILL_BUDGET_MS),
+            decode_pace: Pace::new(1, 1, MAX_STEPS_PER_SUBMIT, DECODE_BUDGET_MS),
+            generation: 0,
         });
         resident.session.reset(&mut self.device, &resident.loaded.model)?;
         Ok(&resident.loaded)
@@ -156,7 +185,7 @@ impl Engine {
     ) -> Result<&LoadedModel, EngineError> {
         self.unload();
         let mut loader = Loader::new(options);
-        if let Err(error) = push_parts(&mut loader, &mut self.device, parts) {
+        if let Err(error) = push_parts(&mut loader, &mut self.device, parts).await {
             self.unload();
             return Err(error);
         }
@@ -199,7 +228,12 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.reset()?;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        resident.generation += 1;
         let model = &mut resident.loaded.model;
+        let (prompt_tokens, context_length) = (ids.len(), model.context_length() as usize);
+        if prompt_tokens > context_length {
+            return Err(EngineError::ContextFull { prompt_tokens, context_length });
+        }
         model.prepare_score(&mut self.device)?;
         let most = model.plans().score.as_ref().map_or(1, |score| score.logits.rows);
         for ids in ids.chunks(chunk.clamp(1, most) as usize) {
@@ -233,8 +267,11 @@ impl Engine {
         let max_tokens = request.max_tokens.unwrap_or(u32::MAX).min(room);
         let sampler = (!request.sampling.is_greedy()).then(|| Sampler::new(request.sampling));
         let finished = (max_tokens == 0).then_some(FinishReason::Length);
+        resident.generation += 1;
         Ok(Generation {
+            number: resident.generation,
             request,
+            step_limit: u32::MAX,
             n_read: n_reused,
             n_reused,
             n_generated: 0,
@@ -251,10 +288,14 @@ impl Engine {
         if generation.finished.is_some() {
             return Ok(Vec::new());
         }
-        let ids = if generation.n_read < generation.request.prompt.len() {
-            self.prefill_slice(generation).await?
-        } else {
+        if self.resident()?.generation != generation.number {
+            let reason = "another generation was started since".to_owned();
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        let ids = if generation.has_read_prompt() {
             self.decode_slice(generation).await?
+        } else {
+            self.prefill_slice(generation).await?
         };
         generation.n_generated += ids.len() as u32;
         if ids.last().is_some_and(|id| generation.request.stop_ids.contains(id)) {
@@ -265,8 +306,12 @@ impl Engine {
         Ok(ids)
     }
 
-    /// Makes the generation go on from `ids`, as if it had generated them.
+    /// Makes the generation go on from `ids`, as if it had generated them. Its prompt has been read.
     pub fn force(&mut self, generation: &mut Generation, ids: &[u32]) -> Result<(), EngineError> {
+        if !generation.has_read_prompt() {
+            let reason = "the prompt has not been read".to_owned();
+            return Err(EngineError::InvalidRequest { reason });
+        }
         let resident = self.resident()?;
         let ledger = resident.session.ledger();
         let pending = generation.next_id.take().or(resident.session.pending());
@@ -312,7 +357,9 @@ impl Engine {
                 let left = generation.max_tokens - generation.n_generated;
                 let size = resident.decode_pace.size();
                 let start = now_ms();
-                let step = session.decode(&mut self.device, model, size.min(left)).await?;
+                let step = session
+                    .decode(&mut self.device, model, size.min(left).min(generation.step_limit))
+                    .await?;
                 if step.ids.len() as u32 == size {
                     resident.decode_pace.learn(now_ms() - start);
                 }
@@ -339,17 +386,18 @@ impl Generation {
 }
 
 /// Feeds whole parts to a loader: headers first where the model is split.
-fn push_parts(loader: &mut Loader, device: &mut Device, parts: &[&[u8]]) -> Result<(), EngineError> {
+async fn push_parts(loader: &mut Loader, device: &mut Device, parts: &[&[u8]]) -> Result<(), EngineError> {
     if parts.len() > 1 {
         for (index, bytes) in parts.iter().enumerate() {
             loader.begin_part(index, Some(bytes.len() as u64))?;
             loader.push(device, bytes)?;
         }
+        device.check().await?;
     }
     for (index, bytes) in parts.iter().enumerate() {
         loader.begin_part(index, Some(bytes.len() as u64))?;
         loader.push(device, bytes)?;
-        loader.end_part()?;
+        loader.end_part(device)?;
     }
     Ok(())
 }

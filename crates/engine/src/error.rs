@@ -97,6 +97,14 @@ pub enum EngineError {
         /// Position of the last token read.
         position: u32,
     },
+    /// The device computes something else than its kernels say.
+    #[error("{kernel} gives wrong results on this device: {detail}")]
+    WrongResults {
+        /// The kernel.
+        kernel: &'static str,
+        /// Where it differs from its reference.
+        detail: String,
+    },
     /// The device refused something that should be valid.
     #[error("the device reported: {reason}")]
     Device {
@@ -131,6 +139,7 @@ impl EngineError {
             Self::ContextFull { .. } => "context_full",
             Self::InvalidRequest { .. } => "invalid_request",
             Self::UnusableLogits { .. } => "non_finite",
+            Self::WrongResults { .. } => "device_unreliable",
             Self::Device { .. } => "internal",
         }
     }

@@ -2,7 +2,7 @@
 //! on a GPU or on the CPU.
 //!
 //! Bytes go in through [`loader::Loader`], tokens come out of [`session::Session`]; the module
-//! [`generate`] puts text around both. The crate touches neither storage nor the network.
+//! [`chat`] puts text around both. The crate touches neither storage nor the network.
 
 pub mod bisect;
 pub mod chat;

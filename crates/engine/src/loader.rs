@@ -4,6 +4,8 @@
 //! can run and what is allocated; weights then go row by row into their device layout, so that
 //! the host never holds a whole file, nor a whole large tensor.
 
+use std::collections::{BTreeMap, HashMap};
+
 use signbit_gguf::split::SplitInfo;
 use signbit_gguf::{Header, Parse, TensorInfo};
 use signbit_tokenizer::{ChatTemplate, Message, RenderOptions, Role, TokenType, Tokenizer, Vocabulary};
@@ -45,7 +47,7 @@ pub struct FileInfo {
     /// Number of weights.
     pub parameters: u64,
     /// Number of tensors by type name.
-    pub tensor_types: std::collections::BTreeMap<String, u32>,
+    pub tensor_types: BTreeMap<String, u32>,
     /// Tensors that are not used, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Things in the file that deserve a word.
@@ -91,7 +93,9 @@ pub struct Loader {
 struct Stage {
     weights: Weights,
     model: LoadedModel,
-    /// Tensors of the current part in file order.
+    /// The part whose weights are arriving.
+    part: Option<usize>,
+    /// Tensors of that part in file order.
     queue: Vec<TensorInfo>,
     next: usize,
     rows_done: u64,
@@ -128,7 +132,7 @@ impl Loader {
         self.file_bytes = file_bytes;
         self.bytes_seen = 0;
         if let (Some(stage), Some(Some(header))) = (&mut self.stage, self.headers.get(index)) {
-            stage.begin_part(header);
+            stage.begin_part(index, header);
         }
         Ok(())
     }
@@ -143,7 +147,7 @@ impl Loader {
         self.bytes_seen += bytes.len() as u64;
         if self.header().is_none() {
             self.push_header(device, bytes)?;
-        } else if let Some(stage) = &mut self.stage {
+        } else if let Some(stage) = self.stage.as_mut().filter(|stage| stage.part == Some(self.part)) {
             stage.push(device, start, bytes, self.headers.get(self.part).and_then(Option::as_ref))?;
         }
         Ok(self.progress())
@@ -187,9 +191,12 @@ impl Loader {
         if let Some(slot) = self.headers.get_mut(self.part) {
             *slot = Some(header);
         }
-        let complete: Option<Vec<Header>> = self.headers.iter().cloned().collect();
-        let Some(headers) = complete else { return Ok(()) };
-        self.plan(device, headers)?;
+        if self.headers.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let headers: Vec<Header> = self.headers.iter_mut().filter_map(Option::take).collect();
+        self.plan(device, &headers)?;
+        self.headers = headers.into_iter().map(Some).collect();
         // The bytes behind the header are weights, unless this is a later part of a split model,
         // whose earlier parts have to come first.
         if let (Some(stage), [Some(header)]) = (&mut self.stage, self.headers.as_slice()) {
@@ -199,54 +206,41 @@ impl Loader {
     }
 
     /// Decides from the headers alone whether the model runs, and allocates it.
-    fn plan(&mut self, device: &mut Device, headers: Vec<Header>) -> Result<(), EngineError> {
-        let config = ModelConfig::from_parts(&headers)?;
-        let tensors: Vec<TensorInfo> = headers.iter().flat_map(|h| h.tensors.iter().cloned()).collect();
-        let Some(first) = headers.into_iter().next() else { return Ok(()) };
-        let header = Header { tensors, ..first };
-        let tokenizer = Tokenizer::new(vocabulary(&header)?)?;
-        let template = match header.metadata.get_str("tokenizer.chat_template")? {
-            Some(source) => ChatTemplate::new(source)?,
-            None => ChatTemplate::chatml()?,
-        };
-
-        let mut weights = Weights::default();
-        let expected: std::collections::HashMap<String, _> = config.expected_tensors().into_iter().collect();
-        let mut info = FileInfo {
-            skipped: skipped_tensors(&config, &header),
-            warnings: config.warnings.clone(),
-            ..FileInfo::default()
-        };
-        for tensor in header.tensors.iter().filter(|t| expected.contains_key(&t.name)) {
-            info.parameters += tensor.n_elems();
-            *info.tensor_types.entry(tensor.ty.name().to_owned()).or_default() += 1;
-            weights.allocate(device, tensor, is_vector(tensor))?;
-        }
-        let n_valid = n_sampleable(&tokenizer);
-        let model = Model::build(device, config, &weights, n_valid, self.options)?;
+    fn plan(&mut self, device: &mut Device, headers: &[Header]) -> Result<(), EngineError> {
+        let (model, weights) = plan_model(device, headers, self.options)?;
         let mut stage = Stage {
             weights,
-            model: LoadedModel { model, tokenizer, template, info },
+            model,
+            part: None,
             queue: Vec::new(),
             next: 0,
             rows_done: 0,
             pending: Vec::new(),
         };
-        if let [Some(header)] = self.headers.as_slice() {
-            stage.begin_part(header);
+        if let [header] = headers {
+            stage.begin_part(0, header);
         }
         self.stage = Some(stage);
         Ok(())
     }
 
     /// Ends the current part; an error if bytes are missing.
-    pub fn end_part(&mut self) -> Result<(), EngineError> {
+    pub fn end_part(&mut self, device: &mut Device) -> Result<(), EngineError> {
+        if self.header().is_none() {
+            // The size is known now, and with it how long the header can be.
+            self.file_bytes = Some(self.bytes_seen);
+            self.parse_at = 0;
+            self.push_header(device, &[])?;
+        }
         let Some(header) = self.header() else {
             let needed = self.parse_at.max(self.bytes_seen + 1);
             return Err(EngineError::Truncated { part: self.part, seen: self.bytes_seen, needed });
         };
         let needed = needed_bytes(header);
-        let Some(stage) = &self.stage else { return Ok(()) };
+        // Without a stage, or with one that waits for another part, this was a header alone.
+        let Some(stage) = self.stage.as_ref().filter(|stage| stage.part == Some(self.part)) else {
+            return Ok(());
+        };
         if stage.next < stage.queue.len() || self.bytes_seen < needed {
             return Err(EngineError::Truncated { part: self.part, seen: self.bytes_seen, needed });
         }
@@ -254,6 +248,11 @@ impl Loader {
             *filled = true;
         }
         Ok(())
+    }
+
+    /// Whether the headers are complete and the model is allocated.
+    pub fn is_planned(&self) -> bool {
+        self.stage.is_some()
     }
 
     /// The loaded model, once every part has ended.
@@ -270,8 +269,46 @@ impl Loader {
     }
 }
 
+/// Allocates the model that the headers describe, with empty weights, and records its plans.
+///
+/// A device reports an allocation that failed when it is next asked ([`Device::check`]).
+pub fn plan_model(
+    device: &mut Device,
+    headers: &[Header],
+    options: ModelOptions,
+) -> Result<(LoadedModel, Weights), EngineError> {
+    let config = ModelConfig::from_parts(headers)?;
+    let first = headers.first().ok_or(EngineError::Truncated { part: 0, seen: 0, needed: 1 })?;
+    let tokenizer = Tokenizer::new(vocabulary(first)?)?;
+    let template = match first.metadata.get_str("tokenizer.chat_template")? {
+        Some(source) => ChatTemplate::new(source)?,
+        None => ChatTemplate::chatml()?,
+    };
+
+    let expected: HashMap<String, _> = config.expected_tensors().into_iter().collect();
+    let mut info = FileInfo { warnings: config.warnings.clone(), ..FileInfo::default() };
+    let mut weights = Weights::default();
+    for header in headers {
+        info.skipped.extend(skipped_tensors(&config, header));
+        for tensor in header.tensors.iter().filter(|t| expected.contains_key(&t.name)) {
+            info.parameters += tensor.n_elems();
+            *info.tensor_types.entry(tensor.ty.name().to_owned()).or_default() += 1;
+            weights.allocate(device, tensor, is_vector(tensor))?;
+        }
+    }
+    let n_valid = n_sampleable(&tokenizer);
+    let n_unused = tokenizer.unused_ids().iter().filter(|&&id| id < n_valid).count();
+    if n_unused > 0 {
+        info.warnings
+            .push(format!("{n_unused} unused ids below {n_valid} can be sampled and stand for no text"));
+    }
+    let model = Model::build(device, config, &weights, n_valid, options)?;
+    Ok((LoadedModel { model, tokenizer, template, info }, weights))
+}
+
 impl Stage {
-    fn begin_part(&mut self, header: &Header) {
+    fn begin_part(&mut self, part: usize, header: &Header) {
+        self.part = Some(part);
         let used = |t: &&TensorInfo| self.weights.contains(&t.name);
         self.queue = header.tensors.iter().filter(used).cloned().collect();
         self.queue.sort_by_key(|t| t.offset);

@@ -80,13 +80,16 @@ impl Sampler {
         Self { settings, rng: SplitMix64(settings.seed), counts: std::collections::BTreeMap::new() }
     }
 
-    /// The next id among the first `n_valid` logits; `None` if none of them is a number.
+    /// The next id among the first `n_valid` logits; `None` if they are no distribution: not all
+    /// of them numbers, or all the same.
     ///
     /// Penalties, then temperature, top-k, top-p and min-p, in this order.
     pub fn sample(&mut self, logits: &[f32], n_valid: u32) -> Option<u32> {
         let s = self.settings;
         let valid = logits.get(..n_valid as usize).unwrap_or(logits);
-        if valid.iter().any(|l| !l.is_finite()) {
+        let (least, most) = valid.iter().fold((f32::MAX, f32::MIN), |(a, b), &l| (a.min(l), b.max(l)));
+        // The spread below which the device's argmax gives up as well.
+        if valid.iter().any(|l| !l.is_finite()) || most - least < 1e-6 {
             return None;
         }
         let mut candidates: Vec<(u32, f32)> = (0..).zip(valid.iter().copied()).collect();
@@ -205,7 +208,8 @@ mod tests {
         let mut greedy = Sampler::new(Sampling::default());
         assert_eq!(greedy.sample(&[1.0, 3.0, 3.0, 9.0], 3), Some(1));
         assert_eq!(greedy.sample(&[1.0, f32::NAN], 2), None);
-        assert_eq!(greedy.sample(&[1.0, f32::NAN], 1), Some(0));
+        assert_eq!(greedy.sample(&[1.0, 0.0, f32::NAN], 2), Some(0));
+        assert_eq!(greedy.sample(&[1.0, 1.0], 2), None);
         let mut penalised = Sampler::new(Sampling { presence_penalty: 1.5, ..Sampling::default() });
         assert_eq!(penalised.sample(&LOGITS, 5), Some(3));
         assert_eq!(penalised.sample(&LOGITS, 5), Some(1));

@@ -1,5 +1,7 @@
 //! The resident session: which tokens the caches hold, and the steps that move them on.
 
+use std::ops::RangeInclusive;
+
 use signbit_shaders::State;
 
 use crate::device::{Device, Plan, Read};
@@ -105,7 +107,7 @@ impl Session {
         device.write(model.io().tokens.buffer, 0, ids)?;
         device.write_state(&self.state(n, stop_ids)?);
         let results = device.run(&run, &reads).await?;
-        self.finish(ids.to_vec(), results, want != Want::Greedy)
+        self.finish(ids.to_vec(), results, (want == Want::Greedy).then_some(n..=n))
     }
 
     /// Generates up to `n` tokens on the device, going on from the one it sampled last.
@@ -120,7 +122,7 @@ impl Session {
         let run: Vec<&Plan> = (0..n).flat_map(|_| [&plans.decode, &plans.head, &plans.greedy]).collect();
         self.torn = true;
         let results = device.run(&run, &[Read::State, all_words(model.io().generated)]).await?;
-        self.finish(vec![pending], results, false)
+        self.finish(vec![pending], results, Some(1..=n))
     }
 
     /// Reads one token and gives the logits after it.
@@ -137,7 +139,7 @@ impl Session {
         device.write_state(&self.state(1, &[])?);
         let reads = [Read::State, all_words(model.io().logits)];
         let results = device.run(&[&plans.decode, &plans.head], &reads).await?;
-        self.finish(vec![id], results, true)
+        self.finish(vec![id], results, None)
     }
 
     fn check(&self, model: &Model, ids: &[u32]) -> Result<(), EngineError> {
@@ -172,7 +174,15 @@ impl Session {
     }
 
     /// Enters what was read into the ledger and takes the results apart.
-    fn finish(&mut self, read: Vec<u32>, results: Vec<Vec<u32>>, logits: bool) -> Result<Step, EngineError> {
+    ///
+    /// `moved` says by how much the device may have moved the position while it sampled; without
+    /// it the results are logits.
+    fn finish(
+        &mut self,
+        read: Vec<u32>,
+        results: Vec<Vec<u32>>,
+        moved: Option<RangeInclusive<u32>>,
+    ) -> Result<Step, EngineError> {
         let mut results = results.into_iter();
         let state: State = results
             .next()
@@ -185,13 +195,18 @@ impl Session {
         if state.done == State::DONE_UNUSABLE_LOGITS {
             return Err(EngineError::UnusableLogits { position: state.position });
         }
+        let n_moved = state.position.wrapping_sub(before);
+        if moved.as_ref().is_some_and(|range| !range.contains(&n_moved)) {
+            // A submit that the device dropped must not pass for a result.
+            let reason = format!("position {} follows {before}: a submit had no effect", state.position);
+            return Err(EngineError::Device { reason });
+        }
         let mut step = Step { stopped: state.done == State::DONE_STOP, ..Step::default() };
-        if logits {
+        if moved.is_none() {
             step.logits = bytemuck::cast_vec(words);
-        } else if !words.is_empty() {
+        } else {
             // Every sampled token but the last has been read as well.
-            let n_read = state.position.saturating_sub(before);
-            let n_sampled = n_read.saturating_sub(self.ledger.len() as u32 - before) + 1;
+            let n_sampled = n_moved - (self.ledger.len() as u32 - before) + 1;
             let len = words.len() as u32;
             let first = state.step.wrapping_sub(n_sampled);
             step.ids = (0..n_sampled)

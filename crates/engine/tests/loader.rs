@@ -57,7 +57,7 @@ fn f32_bytes(values: &[f32]) -> Vec<u8> {
 
 fn load_error(bytes: &[&[u8]]) -> &'static str {
     let mut engine = Engine::new(cpu());
-    let error = block_on(engine.load_parts(bytes, ModelOptions::default())).unwrap_err();
+    let error = block_on(engine.load_parts(bytes, ModelOptions::default())).map(|_| ()).unwrap_err();
     assert_eq!(engine.counters().live_bytes, 0, "{error}");
     error.code()
 }
@@ -78,10 +78,43 @@ fn pieces_of_any_size_give_the_same_model() {
             rest = tail;
             assert_eq!(progress.bytes_seen as usize, bytes.len() - rest.len());
         }
-        loader.end_part().unwrap();
+        loader.end_part(engine.device_mut()).unwrap();
         block_on(engine.install(loader)).unwrap();
         assert!(score(&mut engine, &IDS, 7) == expected, "pieces of up to {most} bytes");
     }
+}
+
+/// A stream without a length that ends before the header is long enough to be parsed again.
+#[test]
+fn a_small_file_of_unknown_size_is_complete_when_it_ends() {
+    let bytes = model_bytes("qwen3-q4_0");
+    let header = Header::parse_file(&bytes).unwrap();
+    let expected = score(&mut load(cpu(), "qwen3-q4_0"), &IDS, 7);
+    let mut writer = write_part(&header, &bytes, true, &header.tensors, unchanged);
+    writer.set("general.description", Value::String("x".repeat(1 << 20)));
+    let bytes = writer.finish();
+    let header = Header::parse_file(&bytes).unwrap();
+    // After this piece the reader looks again at twice its length, which is beyond the end.
+    let mut engine = Engine::new(cpu());
+    let mut loader = Loader::new(ModelOptions::default());
+    loader.begin_part(0, None).unwrap();
+    let (head, tail) = bytes.split_at(header.data_start as usize * 9 / 10);
+    assert!(head.len() * 2 > bytes.len());
+    for piece in [head, tail] {
+        loader.push(engine.device_mut(), piece).unwrap();
+    }
+    loader.end_part(engine.device_mut()).unwrap();
+    block_on(engine.install(loader)).unwrap();
+    assert!(score(&mut engine, &IDS, 7) == expected);
+}
+
+#[test]
+fn a_claim_of_countless_parts_costs_nothing() {
+    let bytes = model_bytes("qwen3-q4_0");
+    let header = Header::parse_file(&bytes).unwrap();
+    let mut writer = write_part(&header, &bytes, true, &header.tensors[..1], unchanged);
+    writer.set("split.no", 0u16).set("split.count", u32::MAX);
+    assert_eq!(load_error(&[&writer.finish()]), "weights_invalid");
 }
 
 #[test]
@@ -126,7 +159,7 @@ fn a_truncated_file_is_an_error_wherever_it_ends() {
         let mut loader = Loader::new(ModelOptions::default());
         loader.begin_part(0, None).unwrap();
         let pushed = loader.push(engine.device_mut(), &bytes[..cut]);
-        let error = pushed.err().or_else(|| loader.end_part().err()).unwrap();
+        let error = pushed.err().or_else(|| loader.end_part(engine.device_mut()).err()).unwrap();
         assert_eq!(error.code(), "weights_invalid", "cut at {cut}");
     }
 }
@@ -268,7 +301,7 @@ fn scales_that_are_no_numbers_are_refused_with_the_tensor_named() {
         Some((info.ty, data))
     });
     let mut engine = Engine::new(cpu());
-    let error = block_on(engine.load_parts(&[&broken], ModelOptions::default())).unwrap_err();
+    let error = block_on(engine.load_parts(&[&broken], ModelOptions::default())).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("blk.2.ffn_up.weight"), "{error}");
     assert_eq!(error.code(), "weights_invalid");
     let broken = rewrite(&bytes, |info, data| {

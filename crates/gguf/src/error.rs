@@ -94,6 +94,8 @@ pub enum GgufError {
     #[error("metadata key {key:?} has the value {value}, which does not fit {expected}")]
     ValueOutOfRange { key: String, value: i128, expected: &'static str },
 
+    #[error("the model claims to be split into {count} parts, {most} is the most there can be")]
+    TooManyParts { count: u32, most: u32 },
     #[error("a split model needs at least one part")]
     NoParts,
     #[error("the model is split into {declared} parts, {given} were given")]

@@ -6,6 +6,9 @@
 
 use crate::{GgufError, Header, Metadata, Result};
 
+/// The most parts that five digits can number.
+pub const MAX_PARTS: u32 = 99_999;
+
 /// What a part says about the model it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitInfo {
@@ -21,10 +24,11 @@ impl SplitInfo {
     /// Reads the `split.*` keys; `None` if the file is a whole model.
     ///
     /// # Errors
-    /// A key of the wrong type, or `split.no` missing.
+    /// A key of the wrong type, `split.no` missing, or more parts than file names can number.
     pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         match metadata.get_u32("split.count")? {
             None | Some(0 | 1) => Ok(None),
+            Some(count) if count > MAX_PARTS => Err(GgufError::TooManyParts { count, most: MAX_PARTS }),
             Some(count) => Ok(Some(Self {
                 index: metadata.require_u32("split.no")?,
                 count,

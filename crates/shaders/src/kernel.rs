@@ -3,6 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use thiserror::Error;
 
+use crate::case::Case;
+
 /// The most ids on which the device itself ends a generation.
 pub const MAX_STOP_IDS: usize = 16;
 
@@ -144,6 +146,8 @@ pub struct Kernel {
     pub params_size: usize,
     /// The definition of what the kernel computes.
     pub reference: fn(&mut Args<'_>),
+    /// Shapes and contents on which the WGSL is compared with the reference.
+    pub cases: fn() -> Result<Vec<Case>, ShapeError>,
 }
 
 impl Kernel {

@@ -27,6 +27,7 @@ fn names_are_unique_and_every_kernel_has_cases() {
     let mut names = std::collections::BTreeSet::new();
     for kernel in kernels::all() {
         assert!(names.insert(kernel.name), "two kernels are called {}", kernel.name);
+        assert!(kernels::probe(kernel).unwrap().is_some(), "{} has no probe", kernel.name);
         assert!(cases.iter().any(|c| c.dispatch.kernel.name == kernel.name), "{} has no case", kernel.name);
     }
     for case in &cases {

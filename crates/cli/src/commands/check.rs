@@ -5,7 +5,7 @@ use serde_json::json;
 use signbit_engine::EngineError;
 use signbit_engine::bisect::bisect;
 use signbit_engine::check::{CaseReport, check_kernels};
-use signbit_engine::device::{CpuDevice, Device};
+use signbit_engine::device::{CpuDevice, CpuOptions, Device};
 use signbit_engine::engine::Engine;
 use signbit_engine::model::ModelOptions;
 
@@ -24,7 +24,10 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
         print_line(&device_line(&gpu))?;
     }
     // The same limit divides the tensors into the same buffers.
-    let cpu = Device::Cpu(Box::new(CpuDevice::new(Some(gpu.info().limits.max_words() * 4))));
+    let cpu = Device::Cpu(Box::new(CpuDevice::new(CpuOptions {
+        max_buffer_bytes: Some(gpu.info().limits.max_words() * 4),
+        ..CpuOptions::default()
+    })));
     let (mut gpu, mut cpu) = (Engine::new(gpu), Engine::new(cpu));
     // One position behind the prompt for the decode step.
     let context_length = u32::try_from(ids.len()).unwrap_or(u32::MAX).saturating_add(1);

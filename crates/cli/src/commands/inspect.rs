@@ -1,20 +1,15 @@
 //! `inspect`: what a model is and what it takes to run it. Weights are not read.
 
-use std::collections::BTreeMap;
-
 use pollster::block_on;
 use serde_json::{Value, json};
-use signbit_engine::config::{
-    DeltaNetConfig, LayerType, ModelConfig, RopeScaling, SamplingHints, SkipReason,
-};
-use signbit_engine::device::{Device, Plan};
-use signbit_engine::loader::vocabulary;
-use signbit_engine::model::weights::Weights;
+use signbit_engine::config::{DeltaNetConfig, LayerType, ModelConfig, RopeScaling, SamplingHints};
+use signbit_engine::device::Plan;
+use signbit_engine::loader::{LoadedModel, plan_model};
 use signbit_engine::model::{MemoryPlan, Model, ModelOptions};
-use signbit_gguf::{Header, TensorInfo};
+use signbit_gguf::Header;
 use signbit_tokenizer::{PreTokenizer, Tokenizer};
 
-use super::{device_line, open_device, text};
+use super::{device_line, open_device};
 use crate::args::{Backend, InspectArgs, PlanKind};
 use crate::error::CliError;
 use crate::files::ModelFiles;
@@ -23,94 +18,40 @@ use crate::output::{bytes, count, facts, print, print_json, table};
 /// Describes a model.
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let files = ModelFiles::open(&args.model)?;
-    let header = files.header()?;
-    let config = ModelConfig::from_parts(&files.headers())?;
-    let tokenizer = Tokenizer::new(vocabulary(&header)?)?;
-    // A template that does not compile keeps the model from loading.
-    text::template(&header)?;
+    let headers = files.headers();
     let default = if args.plan.is_some() { Backend::Gpu } else { Backend::Cpu };
     let mut device = open_device(args.backend.unwrap_or(default))?;
-    let model = plan(&mut device, &header, config, args.context)?;
-    let summary = Summary {
-        files: &files,
-        header: &header,
-        tokenizer: &tokenizer,
-        model: &model,
-        read: tensors_read(&header, model.config()),
-    };
+    let options = ModelOptions { context_length: args.context, ..ModelOptions::default() };
+    let (loaded, _) = plan_model(&mut device, &headers, options)?;
+    // A GPU reports an allocation that failed only when asked.
+    block_on(device.check())?;
+    let header = files.header()?;
+    let model = &loaded.model;
+    let summary = Summary { files: &files, header: &header, loaded: &loaded };
     if args.json {
         let mut value = summary.json()?;
         if let (Some(kind), Some(fields)) = (args.plan, value.as_object_mut()) {
             fields.insert("device".to_owned(), json!(device.info()));
-            fields.insert("plan".to_owned(), plan_json(&model, kind));
+            fields.insert("plan".to_owned(), plan_json(model, kind));
         }
         return print_json(&value);
     }
     print(&facts(&summary.facts()?))?;
     if let Some(kind) = args.plan {
-        print(&format!("\n{}\n\n{}", device_line(&device), plan_text(&model, kind)))?;
+        print(&format!("\n{}\n\n{}", device_line(&device), plan_text(model, kind)))?;
     }
     Ok(())
-}
-
-/// The tensors that the forward pass reads.
-fn tensors_read<'h>(header: &'h Header, config: &ModelConfig) -> Vec<&'h TensorInfo> {
-    let by_name: BTreeMap<&str, &TensorInfo> = header.tensors.iter().map(|t| (t.name.as_str(), t)).collect();
-    let expected = config.expected_tensors();
-    expected.iter().filter_map(|(name, _)| by_name.get(name.as_str()).copied()).collect()
-}
-
-/// Allocates a model as the loader would, and leaves its weights empty.
-fn plan(
-    device: &mut Device,
-    header: &Header,
-    config: ModelConfig,
-    context_length: u32,
-) -> Result<Model, CliError> {
-    let mut weights = Weights::default();
-    for tensor in tensors_read(header, &config) {
-        let is_vector = tensor.shape.len() < 2 || tensor.name.ends_with("ssm_conv1d.weight");
-        weights.allocate(device, tensor, is_vector)?;
-    }
-    let (n_valid, options) = (config.n_tokens, ModelOptions { context_length, ..ModelOptions::default() });
-    let model = Model::build(device, config, &weights, n_valid, options)?;
-    // A GPU reports an allocation that failed only when asked.
-    block_on(device.check())?;
-    Ok(model)
 }
 
 struct Summary<'a> {
     files: &'a ModelFiles,
     header: &'a Header,
-    tokenizer: &'a Tokenizer,
-    model: &'a Model,
-    read: Vec<&'a TensorInfo>,
+    loaded: &'a LoadedModel,
 }
 
 impl Summary<'_> {
     fn config(&self) -> &ModelConfig {
-        self.model.config()
-    }
-
-    fn parameters(&self) -> u64 {
-        self.read.iter().map(|t| t.n_elems()).sum()
-    }
-
-    fn tensor_types(&self) -> BTreeMap<&'static str, u32> {
-        let mut types = BTreeMap::new();
-        for tensor in &self.read {
-            *types.entry(tensor.ty.name()).or_default() += 1;
-        }
-        types
-    }
-
-    fn skipped(&self) -> Vec<(String, &'static str)> {
-        let reason = |reason| match reason {
-            SkipReason::MtpBlock => "part of a next-token-prediction block",
-            SkipReason::Unknown => "not part of this architecture",
-        };
-        let skipped = self.config().skipped_tensors(self.header).into_iter();
-        skipped.map(|(name, why)| (name, reason(why))).collect()
+        self.loaded.model.config()
     }
 
     fn has_template(&self) -> Result<bool, CliError> {
@@ -126,11 +67,17 @@ impl Summary<'_> {
         let mut rows = vec![
             ("name", config.name.clone().unwrap_or_else(|| "not stated".to_owned())),
             ("architecture", config.architecture.key().to_owned()),
-            ("parameters", count(self.parameters())),
+            ("parameters", count(self.loaded.info.parameters)),
             ("file", self.file_text()),
             (
                 "tensor types",
-                self.tensor_types().iter().map(|(ty, n)| format!("{n} {ty}")).collect::<Vec<_>>().join(", "),
+                self.loaded
+                    .info
+                    .tensor_types
+                    .iter()
+                    .map(|(ty, n)| format!("{n} {ty}"))
+                    .collect::<Vec<_>>()
+                    .join(", "),
             ),
             ("layers", self.layers_text()),
             ("hidden size", config.hidden_size.to_string()),
@@ -151,7 +98,7 @@ impl Summary<'_> {
             ("norm epsilon", format!("{:e}", config.rms_norm_eps)),
             (
                 "context",
-                format!("{} trained, {} planned", config.context_length, self.model.context_length()),
+                format!("{} trained, {} planned", config.context_length, self.loaded.model.context_length()),
             ),
             (
                 "output head",
@@ -165,8 +112,8 @@ impl Summary<'_> {
         if let Some(hints) = hints_text(&config.sampling) {
             rows.push(("sampling", hints));
         }
-        rows.push(("memory", memory_text(self.model.memory())));
-        rows.extend(self.skipped().into_iter().map(|(name, why)| ("skipped", format!("{name}: {why}"))));
+        rows.push(("memory", memory_text(self.loaded.model.memory())));
+        rows.extend(self.loaded.info.skipped.iter().map(|(name, why)| ("skipped", format!("{name}: {why}"))));
         rows.extend(config.warnings.iter().map(|warning| ("warning", warning.clone())));
         Ok(rows)
     }
@@ -190,14 +137,14 @@ impl Summary<'_> {
     fn tokenizer_text(&self) -> String {
         format!(
             "byte-level BPE, {} split, {} unused ids",
-            split_name(self.tokenizer),
-            self.tokenizer.unused_ids().len()
+            split_name(&self.loaded.tokenizer),
+            self.loaded.tokenizer.unused_ids().len()
         )
     }
 
     fn stop_text(&self) -> String {
-        let stop = |&id: &u32| format!("{id} {}", self.tokenizer.decode(&[id]));
-        self.tokenizer.stop_ids().iter().map(stop).collect::<Vec<_>>().join(", ")
+        let stop = |&id: &u32| format!("{id} {}", self.loaded.tokenizer.decode(&[id]));
+        self.loaded.tokenizer.stop_ids().iter().map(stop).collect::<Vec<_>>().join(", ")
     }
 
     fn json(&self) -> Result<Value, CliError> {
@@ -212,15 +159,15 @@ impl Summary<'_> {
                 "conv_kernel": d.conv_kernel,
             })
         });
-        let t = self.tokenizer;
+        let t = &self.loaded.tokenizer;
         Ok(json!({
             "name": config.name,
             "architecture": config.architecture.key(),
-            "parameters": self.parameters(),
+            "parameters": self.loaded.info.parameters,
             "file_bytes": self.files.n_bytes(),
             "n_parts": self.files.n_parts(),
             "gguf_version": self.header.version,
-            "tensor_types": self.tensor_types(),
+            "tensor_types": self.loaded.info.tensor_types,
             "hidden_size": config.hidden_size,
             "intermediate_size": config.intermediate_size,
             "num_hidden_layers": config.num_hidden_layers,
@@ -232,7 +179,7 @@ impl Summary<'_> {
             "rope": rope_json(config),
             "rms_norm_eps": config.rms_norm_eps,
             "context_length": config.context_length,
-            "planned_context_length": self.model.context_length(),
+            "planned_context_length": self.loaded.model.context_length(),
             "tie_word_embeddings": config.tie_word_embeddings,
             "vocab_size": config.vocab_size,
             "n_tokens": config.n_tokens,
@@ -251,8 +198,8 @@ impl Summary<'_> {
                 "top_p": config.sampling.top_p,
                 "min_p": config.sampling.min_p,
             },
-            "memory": self.model.memory(),
-            "skipped": self.skipped(),
+            "memory": self.loaded.model.memory(),
+            "skipped": self.loaded.info.skipped,
             "warnings": config.warnings,
         }))
     }

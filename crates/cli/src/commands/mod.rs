@@ -8,7 +8,7 @@ pub mod logits;
 pub mod text;
 
 use pollster::block_on;
-use signbit_engine::device::{CpuDevice, Device, GpuDevice, GpuOptions};
+use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
 
 use crate::args::Backend;
 use crate::error::CliError;
@@ -16,7 +16,7 @@ use crate::error::CliError;
 fn open_device(backend: Backend) -> Result<Device, CliError> {
     match backend {
         Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(GpuOptions::default()))?))),
-        Backend::Cpu => Ok(Device::Cpu(Box::new(CpuDevice::new(None)))),
+        Backend::Cpu => Ok(Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default())))),
     }
 }
 

@@ -16,10 +16,19 @@ pub struct CpuDevice {
     counters: Counters,
 }
 
+/// Lower limits than the host's memory, for comparing with a GPU and for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Bytes of the largest buffer; 1 GiB if not given.
+    pub max_buffer_bytes: Option<u64>,
+    /// Bytes that all buffers together may take.
+    pub memory_budget_bytes: Option<u64>,
+}
+
 impl CpuDevice {
-    /// A device whose buffers may hold at most `max_binding_bytes`, or 1 GiB.
-    pub fn new(max_binding_bytes: Option<u64>) -> Self {
-        let max = max_binding_bytes.unwrap_or(1 << 30);
+    /// A device without buffers.
+    pub fn new(options: CpuOptions) -> Self {
+        let max = options.max_buffer_bytes.unwrap_or(1 << 30);
         let info = DeviceInfo {
             backend: "cpu",
             name: "CPU reference kernels".to_owned(),
@@ -31,6 +40,7 @@ impl CpuDevice {
                 max_binding_bytes: max,
                 max_workgroup_bytes: 16_384,
                 max_invocations: 256,
+                memory_budget_bytes: options.memory_budget_bytes,
             },
         };
         Self { info, buffers: Vec::new(), state: State::default(), counters: Counters::default() }

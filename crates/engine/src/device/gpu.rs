@@ -10,7 +10,7 @@ use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
 use crate::error::EngineError;
 
 /// How to open a GPU.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
     /// Plan as if storage bindings could hold no more than this, for tests of sharding.
     pub max_binding_bytes: Option<u64>,
@@ -18,6 +18,10 @@ pub struct GpuOptions {
     pub max_buffer_bytes: Option<u64>,
     /// Ask for the limits that WebGPU guarantees instead of all that the adapter has.
     pub minimum_limits: bool,
+    /// Refuse to hold more bytes than this in buffers.
+    pub memory_budget_bytes: Option<u64>,
+    /// Run no workgroup of this kernel, as an adapter does that drops a dispatch: for tests.
+    pub drop_kernel: Option<String>,
 }
 
 /// A dispatch with its GPU objects.
@@ -53,6 +57,7 @@ pub struct GpuDevice {
     staging: wgpu::Buffer,
     pipelines: HashMap<&'static str, Pipeline>,
     counters: Counters,
+    drop_kernel: Option<String>,
 }
 
 const STATE_BYTES: u64 = size_of::<State>() as u64;
@@ -110,6 +115,7 @@ impl GpuDevice {
             ),
             max_workgroup_bytes: required_limits.max_compute_workgroup_storage_size.into(),
             max_invocations: required_limits.max_compute_invocations_per_workgroup.into(),
+            memory_budget_bytes: options.memory_budget_bytes,
         };
         let info = DeviceInfo {
             backend: "webgpu",
@@ -139,6 +145,7 @@ impl GpuDevice {
             staging,
             pipelines: HashMap::new(),
             counters: Counters { objects_created: 2, ..Counters::default() },
+            drop_kernel: options.drop_kernel,
         })
     }
 
@@ -178,6 +185,7 @@ impl GpuDevice {
     }
 
     pub(super) fn write(&self, id: BufferId, offset: u64, words: &[u32]) -> Result<(), EngineError> {
+        self.fault()?;
         let buffer = self.buffer(id)?;
         let end = offset.saturating_add(words.len() as u64).saturating_mul(4);
         if end > buffer.size() {
@@ -252,7 +260,8 @@ impl GpuDevice {
                 layout,
                 entries: &entries,
             });
-            let workgroups = [dispatch.workgroups.x, dispatch.workgroups.y];
+            let is_dropped = self.drop_kernel.as_deref() == Some(dispatch.kernel.name);
+            let workgroups = if is_dropped { [0, 0] } else { [dispatch.workgroups.x, dispatch.workgroups.y] };
             bound.push(Bound { pipeline: pipeline.clone(), bind_group, workgroups });
             self.counters.objects_created += 1;
         }

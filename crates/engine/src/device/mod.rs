@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use signbit_shaders::{BufferId, Dispatch, State};
 
-pub use cpu::CpuDevice;
+pub use cpu::{CpuDevice, CpuOptions};
 pub use gpu::{GpuDevice, GpuOptions};
 
 use crate::error::EngineError;
@@ -52,6 +52,8 @@ pub struct Limits {
     pub max_workgroup_bytes: u64,
     /// Invocations of the largest workgroup.
     pub max_invocations: u64,
+    /// Bytes that all buffers together may take, if there is such a limit.
+    pub memory_budget_bytes: Option<u64>,
 }
 
 impl Limits {
@@ -116,6 +118,11 @@ impl Device {
         let (needed, limit) = (n_words.saturating_mul(4), self.info().limits.max_words() * 4);
         if needed > limit {
             return Err(EngineError::LimitTooSmall { what: label.to_owned(), needed, limit });
+        }
+        let total = self.counters().live_bytes.saturating_add(needed);
+        if let Some(budget) = self.info().limits.memory_budget_bytes.filter(|&budget| total > budget) {
+            let reason = format!("{label} would take the total to {total} bytes, and {budget} are allowed");
+            return Err(EngineError::OutOfMemory { reason });
         }
         match self {
             Self::Gpu(d) => Ok(d.create_buffer(label, needed)),

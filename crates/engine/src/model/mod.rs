@@ -135,7 +135,7 @@ impl Model {
         let limit = device.info().limits.max_words();
         let max_rows = fit_rows("one row of activations", widest_row(&config), limit, MAX_PREFILL_ROWS)?;
         let mut wanted = options.context_length.clamp(1, config.context_length);
-        if device.info().is_fallback {
+        if device.info().backend == "webgpu" && device.info().is_fallback {
             wanted = wanted.min(MAX_SOFTWARE_CONTEXT);
         }
         let context_length = fit_rows("one position of the cache", widest_cache_row(&config), limit, wanted)?;

@@ -12,7 +12,7 @@ use wasm_bindgen::prelude::*;
 
 use crate::chat::{ChatGeneration, ChatRequest};
 use crate::check::check_kernels;
-use crate::device::{CpuDevice, Device, GpuDevice, GpuOptions};
+use crate::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
@@ -46,6 +46,8 @@ struct CreateOptions {
     max_binding_bytes: Option<u64>,
     max_buffer_bytes: Option<u64>,
     minimum_limits: bool,
+    memory_budget_bytes: Option<u64>,
+    drop_kernel: Option<String>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
@@ -112,6 +114,9 @@ struct Stats {
     decode_dispatches: usize,
 }
 
+/// The most logits that one call returns: 1 GiB.
+const MAX_SCORE_VALUES: u64 = 1 << 28;
+
 type JsResult<T> = Result<T, JsError>;
 
 /// A JavaScript `Error` with the engine's `code`.
@@ -149,8 +154,10 @@ fn from_js<T: for<'de> Deserialize<'de>>(value: &JsValue) -> JsResult<T> {
     if value.is_undefined() || value.is_null() {
         return Ok(serde_json::from_str("{}")?);
     }
-    let text = js_sys::JSON::stringify(value).map_err(JsError)?;
-    Ok(serde_json::from_str(&String::from(text))?)
+    // BigInts and cycles make it throw, functions make it undefined.
+    let text = js_sys::JSON::stringify(value).ok().and_then(|text| JsValue::from(text).as_string());
+    let text = text.ok_or_else(|| JsError::new("invalid_request", "the value cannot be written as JSON"))?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 fn to_js<T: Serialize>(value: &T) -> JsResult<JsValue> {
@@ -210,15 +217,21 @@ impl WasmEngine {
 #[wasm_bindgen]
 impl WasmEngine {
     /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', max_binding_bytes?, max_buffer_bytes?,
-    /// minimum_limits? }`.
+    /// minimum_limits?, memory_budget_bytes?, drop_kernel? }`.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
         let options: CreateOptions = from_js(&options)?;
         let gpu_options = GpuOptions {
             max_binding_bytes: options.max_binding_bytes,
             max_buffer_bytes: options.max_buffer_bytes,
             minimum_limits: options.minimum_limits,
+            memory_budget_bytes: options.memory_budget_bytes,
+            drop_kernel: options.drop_kernel,
         };
-        let cpu = || Device::Cpu(Box::new(CpuDevice::new(options.max_binding_bytes)));
+        let cpu_options = CpuOptions {
+            max_buffer_bytes: options.max_binding_bytes.or(options.max_buffer_bytes),
+            memory_budget_bytes: options.memory_budget_bytes,
+        };
+        let cpu = || Device::Cpu(Box::new(CpuDevice::new(cpu_options)));
         let device = match options.backend {
             Backend::Cpu => cpu(),
             Backend::WebGpu | Backend::Auto => match GpuDevice::open(gpu_options).await {
@@ -263,7 +276,14 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         let loader = ready.loader.as_mut().ok_or_else(no_load)?;
-        match loader.push(ready.engine.device_mut(), &bytes) {
+        let device = ready.engine.device_mut();
+        let was_planned = loader.is_planned();
+        let mut result = loader.push(device, &bytes);
+        if result.is_ok() && !was_planned && loader.is_planned() {
+            // An allocation that failed is known before the weights are fetched.
+            result = device.check().await.map(|()| loader.progress());
+        }
+        match result {
             Ok(progress) => Ok(to_js(&progress)?),
             Err(error) => {
                 ready.loader = None;
@@ -276,8 +296,9 @@ impl WasmEngine {
     /// Ends the current file.
     pub fn end_part(&self) -> Result<JsValue, JsValue> {
         let mut lease = self.lease()?;
-        let loader = lease.ready()?.loader.as_mut().ok_or_else(no_load)?;
-        loader.end_part().map_err(JsError::from)?;
+        let ready = lease.ready()?;
+        let loader = ready.loader.as_mut().ok_or_else(no_load)?;
+        loader.end_part(ready.engine.device_mut()).map_err(JsError::from)?;
         Ok(to_js(&loader.progress())?)
     }
 
@@ -377,13 +398,24 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         ready.generation = None;
-        let mut logits = Vec::new();
+        let vocab = ready.engine.loaded().map_err(JsError::from)?.model.config().vocab_size;
+        let n = u64::from(vocab) * ids.len() as u64;
+        if n > MAX_SCORE_VALUES {
+            let (needed, limit) = (n * 4, MAX_SCORE_VALUES * 4);
+            let error = EngineError::LimitTooSmall { what: "the logits".to_owned(), needed, limit };
+            return Err(JsError::from(error).into());
+        }
+        // Chunks go straight to JavaScript's memory: the module's own never shrinks again.
+        let logits = js_sys::Float32Array::new_with_length(n as u32);
+        let mut offset = 0;
         let result = ready.engine.score(&ids, chunk, |rows| {
-            logits.extend_from_slice(rows);
+            let end = offset + rows.len() as u32;
+            logits.subarray(offset, end).copy_from(rows);
+            offset = end;
             Ok(())
         });
         result.await.map_err(JsError::from)?;
-        Ok(js_sys::Float32Array::from(logits.as_slice()))
+        Ok(logits)
     }
 
     /// Forgets the resident session.
@@ -414,7 +446,13 @@ impl WasmEngine {
     /// Every kernel against its CPU reference, on the cases whose kernel's name contains `filter`.
     pub async fn check_kernels(&self, filter: Option<String>) -> Result<JsValue, JsValue> {
         let mut lease = self.lease()?;
-        let device = lease.ready()?.engine.device_mut();
+        let ready = lease.ready()?;
+        // The cases overwrite the state on the device.
+        ready.generation = None;
+        if ready.engine.loaded().is_ok() {
+            ready.engine.reset().map_err(JsError::from)?;
+        }
+        let device = ready.engine.device_mut();
         let reports = check_kernels(device, filter.as_deref().unwrap_or("")).await.map_err(JsError::from)?;
         Ok(to_js(&reports)?)
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pollster::block_on;
 use serde::Deserialize;
-use signbit_engine::device::{CpuDevice, Device, GpuDevice, GpuOptions};
+use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::model::ModelOptions;
 
@@ -51,7 +51,7 @@ pub fn gpu() -> Device {
 
 /// The reference kernels.
 pub fn cpu() -> Device {
-    Device::Cpu(Box::new(CpuDevice::new(None)))
+    Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default())))
 }
 
 /// The bytes of a fixture's model.

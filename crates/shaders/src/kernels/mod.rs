@@ -1,6 +1,6 @@
 //! All kernels, in the order in which the forward pass uses them.
 
-use crate::case::Case;
+use crate::case::{Case, run_reference};
 use crate::kernel::{Kernel, ShapeError};
 
 mod activation;
@@ -45,21 +45,26 @@ pub fn all() -> Vec<&'static Kernel> {
 
 /// The cases of every kernel.
 pub fn cases() -> Result<Vec<Case>, ShapeError> {
-    let mut cases = Vec::new();
-    cases.extend(rms_norm::cases::cases()?);
-    cases.extend(embed::cases::cases()?);
-    cases.extend(matvec::cases::cases()?);
-    cases.extend(matmul::cases::cases()?);
-    cases.extend(conv1d::cases::cases()?);
-    cases.extend(l2_norm::cases::cases()?);
-    cases.extend(delta_net::cases::cases()?);
-    cases.extend(gated_norm::cases::cases()?);
-    cases.extend(norm_rope::cases::cases()?);
-    cases.extend(append_rows::cases::cases()?);
-    cases.extend(attention::cases::cases()?);
-    cases.extend(sigmoid_gate::cases::cases()?);
-    cases.extend(silu_mul::cases::cases()?);
-    cases.extend(argmax_partial::cases::cases()?);
-    cases.extend(argmax_final::cases::cases()?);
-    Ok(cases)
+    let cases = all().into_iter().map(|kernel| (kernel.cases)()).collect::<Result<Vec<_>, _>>()?;
+    Ok(cases.concat())
+}
+
+/// The most 32-bit words in the buffers of a probe, and the most workgroups.
+const MAX_PROBE_WORDS: usize = 200_000;
+const MAX_PROBE_WORKGROUPS: u64 = 4096;
+
+/// The largest case that is small enough to run at every load and whose result shows that the
+/// kernel ran.
+pub fn probe(kernel: &'static Kernel) -> Result<Option<Case>, ShapeError> {
+    let n_words = |case: &Case| case.buffers.iter().map(Vec::len).sum::<usize>();
+    let n_workgroups = |case: &Case| {
+        let workgroups = case.dispatch.workgroups;
+        u64::from(workgroups.x) * u64::from(workgroups.y)
+    };
+    let mut small: Vec<Case> = (kernel.cases)()?
+        .into_iter()
+        .filter(|case| n_words(case) <= MAX_PROBE_WORDS && n_workgroups(case) <= MAX_PROBE_WORKGROUPS)
+        .collect();
+    small.sort_by_key(|case| std::cmp::Reverse(n_words(case)));
+    Ok(small.into_iter().find(|case| run_reference(case) != (case.buffers.clone(), case.state)))
 }

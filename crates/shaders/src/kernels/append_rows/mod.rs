@@ -30,6 +30,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::append_rows,
+    cases: cases::cases,
 };
 
 /// Copies `x` [T, C] into `cache` [S, C] from row `state.position` on. Rows that would lie past

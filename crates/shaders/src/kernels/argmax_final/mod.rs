@@ -49,6 +49,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::argmax_final,
+    cases: cases::cases,
 };
 
 /// Samples from `partials` [groups, 4] (u32) into `tokens` [1, T] (u32), whose first element

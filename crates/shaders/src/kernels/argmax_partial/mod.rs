@@ -40,6 +40,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::argmax_partial,
+    cases: cases::cases,
 };
 
 /// Shares `logits` [1, V] out among the rows of `partials` [groups, 4] (u32).

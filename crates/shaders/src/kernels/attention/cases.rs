@@ -48,7 +48,9 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         Spec { n_tokens: 0, ..spec(4, 3, 2, 1, 64) },
         Spec { n_tokens: 9, ..spec(2, 3, 2, 1, 8) },
         Spec { context: 12, ..spec(4, 10, 2, 1, 8) },
-        Spec { q_scale: 10_000.0, ..spec(3, 300, 4, 2, 128) },
+        // The largest that a probe may be: two tiles of keys at a real head size.
+        spec(3, 310, 4, 2, 128),
+        Spec { q_scale: 10_000.0, ..spec(3, 300, 2, 1, 64) },
     ];
     let mut cases = Vec::new();
     for (i, spec) in specs.into_iter().enumerate() {

@@ -62,6 +62,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::attention,
+    cases: cases::cases,
 };
 
 /// Attention of the step's tokens, whose own keys and values are in the caches already.

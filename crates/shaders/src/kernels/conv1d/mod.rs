@@ -49,6 +49,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::conv1d,
+    cases: cases::cases,
 };
 
 /// Convolution of `u` [T, C] into `y` [T, C] with `weight` [C, K], the taps of a channel together,

@@ -85,6 +85,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_net,
+    cases: cases::cases,
 };
 
 /// Runs the step's tokens through the state `s` [Hv * dk, dv], which is replaced.

@@ -46,6 +46,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::embed(args, $format),
+            cases: || cases::cases($format),
         }
     };
 }

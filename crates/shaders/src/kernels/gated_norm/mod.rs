@@ -38,6 +38,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::gated_norm,
+    cases: cases::cases,
 };
 
 /// `o`, `z` and `out` [T, num_heads * dv], `weight` [1, dv].

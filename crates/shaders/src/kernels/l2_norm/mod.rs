@@ -43,6 +43,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::l2_norm,
+    cases: cases::cases,
 };
 
 /// Norms the first `2 * key_heads * key_head_dim` columns of `y` [T, C] in place.

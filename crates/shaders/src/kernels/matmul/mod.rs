@@ -7,7 +7,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
+    expect_shape, require,
 };
 use crate::weights::{Weight, for_each_format, words_per_row};
 
@@ -53,6 +54,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::matmul(args, $format),
+            cases: || cases::cases($format),
         }
     };
 }
@@ -70,6 +72,9 @@ pub fn matmul(x: Tensor, weight: Weight, y: Tensor, accumulate: bool) -> Result<
     expect_shape(kernel.name, "y", y, x.rows, y.cols)?;
     let end = weight.row_offset.saturating_add(weight.rows);
     require(kernel.name, "end of the shard", end, end <= y.cols, "at most the columns of y")?;
+    // A step of 16 columns is 17 iterations.
+    let iterations = weight.cols.saturating_add(weight.cols.div_ceil(16));
+    require(kernel.name, "loop iterations", iterations, iterations <= MAX_LOOP_ITERATIONS, "at most 65,535")?;
     let (quants_per_row, scales_per_row) = words_per_row(weight.format, weight.cols);
     let params = Params {
         rows: weight.rows,

@@ -50,6 +50,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::matvec(args, $format),
+            cases: || cases::cases($format),
         }
     };
 }

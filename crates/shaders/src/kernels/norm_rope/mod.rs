@@ -65,6 +65,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::norm_rope,
+    cases: cases::cases,
 };
 
 /// Norm and rotation of every head.

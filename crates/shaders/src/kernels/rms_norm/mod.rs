@@ -34,6 +34,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::rms_norm,
+    cases: cases::cases,
 };
 
 /// Norm of every row: `x` and `out` [T, D], `weight` [1, D].

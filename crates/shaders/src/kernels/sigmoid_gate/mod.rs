@@ -35,6 +35,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sigmoid_gate,
+    cases: cases::cases,
 };
 
 /// Gates `x` [T, heads * head_dim] in place with the gates in `qg` [T, heads * 2 * head_dim].

@@ -31,6 +31,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::silu_mul,
+    cases: cases::cases,
 };
 
 /// `gate`, `up` and `out` are [T, F].
