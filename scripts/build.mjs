@@ -1,4 +1,4 @@
-/** Builds the worker package (`worker/`) and the page (`web/dist`). */
+/** Builds the worker package (`worker/`) and the page (`web/dist`); with `--package` the former only. */
 
 import { buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
 import { main } from "./lib/run.mjs";
@@ -8,5 +8,7 @@ await main(async () => {
   await setUpBuild();
   await buildWasm();
   await buildWorker();
-  await buildPage();
+  if (!process.argv.includes("--package")) {
+    await buildPage();
+  }
 });

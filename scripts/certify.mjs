@@ -15,7 +15,7 @@ import path from "node:path";
 import { parseArgs } from "node:util";
 import { buildHarness, buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
 import { heading, main, ROOT, ScriptError } from "./lib/run.mjs";
-import { chromiumPath, setUpBuild, setUpTests } from "./lib/setup.mjs";
+import { chromiumPath, setUpBrowser, setUpBuild } from "./lib/setup.mjs";
 
 const QUICK = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
 const REPORT = path.join("reports", "certify.json");
@@ -30,7 +30,7 @@ await main(async () => {
     },
   });
   await setUpBuild();
-  await setUpTests();
+  await setUpBrowser();
   await buildWasm();
   await buildWorker();
   await buildPage();

@@ -3,10 +3,11 @@
 import { buildHarness, buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
 import { LINTS } from "./lib/lint.mjs";
 import { heading, main, must } from "./lib/run.mjs";
-import { setUpBuild } from "./lib/setup.mjs";
+import { setUpBuild, setUpLints } from "./lib/setup.mjs";
 
 await main(async () => {
   await setUpBuild();
+  await setUpLints();
   for (const [name, command, args] of LINTS) {
     heading(name);
     await must(command, args);

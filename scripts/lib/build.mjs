@@ -1,5 +1,6 @@
 /** The build steps, each of which does nothing when its result is up to date. */
 
+import { readFileSync } from "node:fs";
 import path from "node:path";
 import { heading, must, ROOT } from "./run.mjs";
 
@@ -12,6 +13,10 @@ export function npmBin(name) {
 export async function buildWasm() {
   heading("Wasm module");
   await must("cargo", ["run", "--quiet", "--locked", "--package", "signbit-xtask", "--", "wasm"]);
+  const module = readFileSync(path.join(ROOT, "worker", "wasm", "signbit_engine_bg.wasm"));
+  const start = performance.now();
+  await WebAssembly.compile(module);
+  console.log(`compiles in ${(performance.now() - start).toFixed(0)} ms in Node`);
 }
 
 /** Worker package to `worker/dist`. */
