@@ -13,16 +13,19 @@ declare global {
 export interface Options {
   /** What the browser of the project offers. */
   backend: "webgpu" | "cpu";
-  /** Console errors that the test provokes. */
+}
+
+interface Fixtures {
+  /** Console errors that the test provokes; each test has a list of its own. */
   tolerated: RegExp[];
 }
 
 /** Warnings with which Chromium reports what WebGPU has refused. */
 const GPU_COMPLAINT = /uncaptured|validation|is invalid|\[Invalid|device (was )?lost|GPU process/i;
 
-export const test = base.extend<Options>({
+export const test = base.extend<Options & Fixtures>({
   backend: ["webgpu", { option: true }],
-  tolerated: [[], { option: true }],
+  tolerated: async ({}, use) => use([]),
   page: async ({ page, tolerated }, use) => {
     const problems: string[] = [];
     page.on("console", (message) => {

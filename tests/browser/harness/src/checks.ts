@@ -16,6 +16,27 @@ export function atMost(name: string, figure: number, threshold: number, detail =
   return { name, figure, threshold, ok: figure <= threshold, detail };
 }
 
+/** The worst of several figures and where it was. Nothing is worse than NaN. */
+export class Worst {
+  #figure = 0;
+  #detail = "";
+
+  get figure(): number {
+    return this.#figure;
+  }
+
+  get detail(): string {
+    return this.#detail;
+  }
+
+  note(figure: number, detail: string): void {
+    if (!Number.isNaN(this.#figure) && !(figure <= this.#figure)) {
+      this.#figure = figure;
+      this.#detail = detail;
+    }
+  }
+}
+
 /** The largest absolute difference of two equally long rows; NaN anywhere gives NaN. */
 export function maxDifference(left: Float32Array, right: Float32Array): number {
   if (left.length !== right.length) {

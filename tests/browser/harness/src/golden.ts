@@ -1,7 +1,7 @@
 /** Models against the outputs of an independent reference; see `tests/golden`. */
 
 import type { Engine } from "../../../../worker/dist/client.js";
-import { argmax, atMost, maxDifference, type Check } from "./checks.js";
+import { argmax, atMost, maxDifference, Worst, type Check } from "./checks.js";
 
 /**
  * Largest logit difference at positions below and from `LONG_POSITION` on. Correct float32
@@ -84,14 +84,11 @@ export async function checkGolden(engine: Engine, name: string, scope: GoldenSco
   if (prompts.length === 0 || prompts.length < (promptNames?.length ?? 0)) {
     throw new Error(`${name} lacks some of the prompts ${String(promptNames)}`);
   }
-  const figures = { short: 0, long: 0, logprob: 0, flips: 0, greedy: 0 };
-  const details: Record<keyof typeof figures, string> = { short: "", long: "", logprob: "", flips: "", greedy: "" };
-  const note = (figure: keyof typeof figures, value: number, detail: string): void => {
-    if (!(value <= figures[figure])) {
-      figures[figure] = value;
-      details[figure] = detail;
-    }
-  };
+  const short = new Worst();
+  const long = new Worst();
+  const logprob = new Worst();
+  const flips: string[] = [];
+  const others: string[] = [];
   let rows = 0;
   let compared = 0;
   for (const prompt of prompts) {
@@ -105,34 +102,36 @@ export async function checkGolden(engine: Engine, name: string, scope: GoldenSco
     for (const [index, position] of prompt.logit_positions.entries()) {
       const start = (prompt.logits_first_row + index) * golden.vocab;
       const difference = maxDifference(row(position), golden.logits.subarray(start, start + golden.vocab));
-      note(position < LONG_POSITION ? "short" : "long", difference, `${prompt.name} position ${position}`);
+      (position < LONG_POSITION ? short : long).note(difference, `${prompt.name} position ${position}`);
     }
     for (let position = 0; position < prompt.rows; position += 1) {
       const where = `${prompt.name} position ${position}`;
       const start = (prompt.top20_first_row + position) * TOP;
       const ids = golden.topIds.subarray(start, start + TOP);
       const logprobs = golden.topLogprobs.subarray(start, start + TOP);
-      note("logprob", maxLogprobDifference(row(position), ids, logprobs), where);
+      logprob.note(maxLogprobDifference(row(position), ids, logprobs), where);
       if (gapOf(logprobs) > MIN_GAP && argmax(row(position)) !== ids[0]) {
-        figures.flips += 1;
-        details.flips ||= where;
+        flips.push(where);
       }
     }
     rows += prompt.rows;
-    compared += await checkGreedy(engine, golden, prompt, greedyTokens, (detail) => {
-      figures.greedy += 1;
-      details.greedy ||= detail;
-    });
+    compared += await checkGreedy(engine, golden, prompt, greedyTokens, (detail) => others.push(detail));
   }
-  const { short, long } = MAX_LOGIT_DIFFERENCE;
+  const logitCheck = (range: string, worst: Worst, most: number): Check =>
+    atMost(`${name}: logits ${range} position ${LONG_POSITION}`, worst.figure, most, worst.detail);
   const checks = [
-    atMost(`${name}: logits below position ${LONG_POSITION}`, figures.short, short, details.short),
-    atMost(`${name}: log-probabilities of the best ${TOP} at ${rows} positions`, figures.logprob, 2 * long, details.logprob),
-    atMost(`${name}: other best token at ${rows} positions`, figures.flips, 0, details.flips),
-    atMost(`${name}: other greedy token among ${compared}`, figures.greedy, 0, details.greedy),
+    logitCheck("below", short, MAX_LOGIT_DIFFERENCE.short),
+    atMost(
+      `${name}: log-probabilities of the best ${TOP} at ${rows} positions`,
+      logprob.figure,
+      2 * MAX_LOGIT_DIFFERENCE.long,
+      logprob.detail,
+    ),
+    atMost(`${name}: other best token at ${rows} positions`, flips.length, 0, flips[0]),
+    atMost(`${name}: other greedy token among ${compared}`, others.length, 0, others[0]),
   ];
   if (prompts.some((prompt) => prompt.rows > LONG_POSITION)) {
-    checks.splice(1, 0, atMost(`${name}: logits from position ${LONG_POSITION}`, figures.long, long, details.long));
+    checks.splice(1, 0, logitCheck("from", long, MAX_LOGIT_DIFFERENCE.long));
   }
   return checks;
 }
