@@ -11,6 +11,8 @@ const QUIET = [
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",
+  // By a name like this a page has no secure context, as it has under the plain address of another machine.
+  "--host-resolver-rules=MAP insecure.test 127.0.0.1",
 ];
 /** WebGPU in software, on every machine the same. */
 const SOFTWARE_WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];

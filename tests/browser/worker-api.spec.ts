@@ -1,5 +1,6 @@
 /** The promises of the client: order, abort, recovery, and errors that say what to do. */
 
+import { readFileSync } from "node:fs";
 import { expect, openHarness, test } from "./test.js";
 
 /** A run that lasts until it is ended: random weights, and no stop. */
@@ -164,31 +165,68 @@ test("an abort before, at the start, on the way and after the end leaves the eng
 
 test("an aborted request in the queue does not disturb the running one", async ({ page, backend }) => {
   const outcome = await page.evaluate(
-    async ({ backend, messages, other }) => {
+    async ({ backend, endless, model }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
-      const { create } = engine.chat.completions;
+      await engine.load(model);
+      const running = engine.generate(endless);
+      await running.next();
       const controller = new AbortController();
-      const running = create({ messages, temperature: 0 });
-      const queued = create({ messages: other, temperature: 0, signal: controller.signal }).then(
-        () => "finished",
-        (error: unknown) => (error instanceof DOMException ? error.name : String(error)),
-      );
-      const last = create({ messages: other, temperature: 0 });
+      const name = (error: unknown): string => (error instanceof DOMException ? error.name : String(error));
+      const queued = engine.score([1, 2, 3], { signal: controller.signal }).then(() => "finished", name);
+      const last = engine.tokenize("France").then(() => "finished", name);
+      await new Promise((resolve) => setTimeout(resolve));
       controller.abort();
-      return {
-        queued: await queued,
-        running: (await running).choices[0].message.content,
-        last: (await last).choices[0].message.content,
-      };
+      const outcome = { queued: await queued, isRunning: (await running.next()).done !== true };
+      await running.return?.();
+      return { ...outcome, last: await last };
     },
-    { backend, messages: FRANCE, other: JAPAN },
+    { backend, endless: ENDLESS, model: LONG_MODEL },
   );
-  expect(outcome).toEqual({
-    queued: "AbortError",
-    running: "The capital of France is Paris.",
-    last: "The currency of Japan is the Japanese Yen.",
+  expect(outcome).toEqual({ queued: "AbortError", isRunning: true, last: "finished" });
+});
+
+test("the worker refuses a second request while it works on one", async ({ page }) => {
+  const answers = await page.evaluate(async () => {
+    const worker = new Worker("/worker/dist/worker.js", { type: "module" });
+    const answers: string[] = [];
+    await new Promise<void>((resolve) => {
+      worker.addEventListener("message", ({ data }) => {
+        if (data.type === "ready") {
+          worker.postMessage({ id: 1, method: "init", params: { backend: "cpu" } });
+          worker.postMessage({ id: 2, method: "stats", params: null });
+          return;
+        }
+        answers.push(`${data.id} ${data.type} ${data.error?.code ?? ""}`);
+        if (answers.length === 2) {
+          resolve();
+        }
+      });
+    });
+    return answers;
   });
+  expect(answers).toEqual(["2 error busy", "1 result "]);
+});
+
+test("an abort of a calculation in one piece rejects, and the engine stays usable", async ({ page, backend }) => {
+  const outcomes = await page.evaluate(async (backend) => {
+    const engine = await harness.openEngine(backend);
+    await engine.load("/models/tiny-geo.gguf");
+    const name = (error: unknown): string => (error instanceof DOMException ? error.name : String(error));
+    const outcomes: string[] = [];
+    for (const start of [
+      (signal: AbortSignal) => engine.score([1, 2, 3], { signal }),
+      (signal: AbortSignal) => engine.checkKernels("rms_norm", { signal }),
+    ]) {
+      const controller = new AbortController();
+      const work = start(controller.signal).then(() => "finished", name);
+      await new Promise((resolve) => setTimeout(resolve));
+      controller.abort();
+      outcomes.push(await work);
+    }
+    outcomes.push(await engine.score([1, 2, 3]).then((logits) => (logits.length > 0 ? "scored" : "empty"), name));
+    return outcomes;
+  }, backend);
+  expect(outcomes).toEqual(["AbortError", "AbortError", "scored"]);
 });
 
 test("leaving a stream ends its run, and the next request is answered", async ({ page, backend }) => {
@@ -468,4 +506,286 @@ test("the same seed gives the same text, and another seed another", async ({ pag
   );
   expect(texts[0]).toBe(texts[1]);
   expect(texts[0]).not.toBe(texts[2]);
+});
+
+test("a device that drops a dispatch is not believed @webgpu", async ({ page }) => {
+  const { answer, backend, notices, code } = await page.evaluate(async (messages) => {
+    const options = { dropKernel: "rms_norm" };
+    const notices: string[] = [];
+    const engine = await harness.openEngine("auto", { ...options, onEvent: (event) => event.type === "notice" && notices.push(event.message) });
+    await engine.load("/models/tiny-geo.gguf");
+    const completion = await engine.chat.completions.create({ messages, temperature: 0 });
+    // Whoever insists on WebGPU gets an error instead of the processor.
+    const strict = await harness.openEngine("webgpu", options);
+    const error: unknown = await strict.load("/models/tiny-geo.gguf").catch((error: unknown) => error);
+    return {
+      answer: completion.choices[0].message.content,
+      backend: engine.device?.backend,
+      notices,
+      code: error instanceof harness.signbit.EngineError ? error.code : String(error),
+    };
+  }, FRANCE);
+  expect(answer).toBe("The capital of France is Paris.");
+  expect(backend).toBe("cpu");
+  expect(notices).toHaveLength(1);
+  expect(code).toBe("device_unreliable");
+});
+
+test("requests made before and while a device is given up keep their order @webgpu", async ({ page }) => {
+  const outcome = await page.evaluate(
+    async ({ model, messages }) => {
+      const order: string[] = [];
+      const note = (name: string) => (): void => void order.push(name);
+      const later: Promise<void>[] = [];
+      const engine = await harness.openEngine("auto", {
+        dropKernel: "rms_norm",
+        onEvent: (event) => {
+          if (event.type === "notice") {
+            later.push(engine.stats().then(note("while it starts")));
+          }
+        },
+      });
+      const first = engine.load(model).then(note("first load"));
+      const second = engine.load("/models/tiny-geo.gguf").then(note("second load"));
+      const answer = engine.chat.completions.create({ messages, temperature: 0 });
+      await Promise.all([first, second, answer.then(note("answer"))]);
+      await Promise.all(later);
+      return { order, answer: (await answer).choices[0].message.content, backend: engine.device?.backend, workers: harness.workers.length };
+    },
+    { model: LONG_MODEL, messages: FRANCE },
+  );
+  expect(outcome).toEqual({
+    order: ["first load", "second load", "answer", "while it starts"],
+    answer: "The capital of France is Paris.",
+    backend: "cpu",
+    workers: 2,
+  });
+});
+
+test("a load can be aborted while its device is given up @webgpu", async ({ page }) => {
+  const outcome = await page.evaluate(async (messages) => {
+    const controller = new AbortController();
+    const name = (error: unknown): string => (error instanceof DOMException ? error.name : String(error));
+    const engine = await harness.openEngine("auto", {
+      dropKernel: "rms_norm",
+      onEvent: (event) => event.type === "notice" && controller.abort(),
+    });
+    const aborted = await engine.load("/models/tiny-geo.gguf", { signal: controller.signal }).then(() => "loaded", name);
+    const hasModel = engine.model !== undefined;
+    await engine.load("/models/tiny-geo.gguf");
+    const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+    return { aborted, hasModel, answer: choices[0].message.content, workers: harness.workers.length };
+  }, FRANCE);
+  expect(outcome).toEqual({
+    aborted: "AbortError",
+    hasModel: false,
+    answer: "The capital of France is Paris.",
+    workers: 2,
+  });
+});
+
+test("a load into a worker that took another's place is not followed by the old model", async ({ page, backend }) => {
+  const outcome = await page.evaluate(
+    async ({ backend, model, messages }) => {
+      let notices = 0;
+      const engine = await harness.openEngine(backend, {
+        onEvent: (event) => {
+          notices += event.type === "notice" ? 1 : 0;
+        },
+      });
+      await engine.load(model);
+      harness.workers.at(-1)?.terminate();
+      while (notices === 0) {
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      const loaded = engine.load("/models/tiny-geo.gguf");
+      const answer = engine.chat.completions.create({ messages, temperature: 0 });
+      const { parameters } = await loaded;
+      const { choices } = await answer;
+      return { answer: choices[0].message.content, isSame: engine.model?.parameters === parameters };
+    },
+    { backend, model: LONG_MODEL, messages: FRANCE },
+  );
+  expect(outcome).toEqual({ answer: "The capital of France is Paris.", isSame: true });
+});
+
+test("a request that is aborted during a reload leaves it to the next", async ({ page, backend }) => {
+  const outcome = await page.evaluate(
+    async ({ backend, messages }) => {
+      const controller = new AbortController();
+      let notices = 0;
+      const engine = await harness.openEngine(backend, {
+        onEvent: (event) => {
+          notices += event.type === "notice" ? 1 : 0;
+          if (notices > 0 && event.type === "progress") {
+            controller.abort();
+          }
+        },
+      });
+      await engine.load("/faults/slow");
+      harness.workers.at(-1)?.terminate();
+      while (notices === 0) {
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      const name = (error: unknown): string => (error instanceof DOMException ? error.name : String(error));
+      const aborted = engine.chat.completions.create({ messages, signal: controller.signal }).then(() => "answered", name);
+      const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+      return { aborted: await aborted, answer: choices[0].message.content };
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(outcome).toEqual({ aborted: "AbortError", answer: "The capital of France is Paris." });
+});
+
+test("load options that make no sense leave the loaded model, and end the transfer", async ({ page, backend }) => {
+  const ended = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/faults/slow"));
+  const outcome = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/models/tiny-geo.gguf");
+      const code = await engine.load("/faults/slow", { context_length: -1 }).then(
+        () => "loaded",
+        (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
+      );
+      const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+      return { code, answer: choices[0].message.content, workers: harness.workers.length };
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(outcome).toEqual({ code: "invalid_request", answer: "The capital of France is Paris.", workers: 1 });
+  await ended;
+});
+
+test("OpenAI's other parameters are taken, or refused by name", async ({ page, backend }) => {
+  const outcome = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      const { create } = engine.chat.completions;
+      // The model's name is that of the model which answers, not of the one there was before.
+      const loaded = engine.load("/models/tiny-geo.gguf");
+      const completion = await create({ messages, temperature: 0, max_completion_tokens: 3, max_tokens: 9, stop: null, n: 1, model: "any" });
+      const refusal = async (extra: Record<string, unknown>): Promise<string> =>
+        create({ messages, ...extra } as Parameters<typeof create>[0]).then(
+          () => "answered",
+          (error: unknown) => (error instanceof harness.signbit.EngineError ? `${error.code} ${error.detail}` : String(error)),
+        );
+      return {
+        tokens: completion.usage.completion_tokens,
+        isNamed: completion.model !== "" && completion.model === (await loaded).name,
+        refusals: [
+          await refusal({ n: 2 }),
+          await refusal({ logprobs: true }),
+          await refusal({ messages: [{ role: "user", content: () => "no data" }] }),
+        ],
+        after: (await create({ messages, temperature: 0 })).choices[0].message.content,
+      };
+    },
+    { backend, messages: FRANCE },
+  );
+  expect(outcome.tokens).toBe(3);
+  expect(outcome.isNamed).toBe(true);
+  expect(outcome.refusals[0]).toMatch(/^invalid_request n is 2/);
+  expect(outcome.refusals[1]).toMatch(/^invalid_request .*logprobs/);
+  expect(outcome.refusals[2]).toMatch(/^invalid_request it cannot be copied/);
+  expect(outcome.after).toBe("The capital of France is Paris.");
+});
+
+test("without a secure context the processor answers", async ({ page, baseURL }) => {
+  await page.goto(`${(baseURL ?? "").replace("127.0.0.1", "insecure.test")}/tests/browser/harness/index.html`);
+  await expect.poll(() => page.evaluate(() => typeof harness)).toBe("object");
+  const outcome = await page.evaluate(async (messages) => {
+    const engine = await harness.openEngine("auto");
+    await engine.load("/models/tiny-geo.gguf");
+    const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
+    const code = await harness.openEngine("webgpu").then(
+      () => "opened",
+      (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
+    );
+    return { isSecureContext, backend: engine.device?.backend, answer: choices[0].message.content, code };
+  }, FRANCE);
+  expect(outcome).toEqual({
+    isSecureContext: false,
+    backend: "cpu",
+    answer: "The capital of France is Paris.",
+    code: "webgpu_unavailable",
+  });
+});
+
+test("an engine that cannot start says why", async ({ page, tolerated }) => {
+  tolerated.push(/Failed to load resource/, /404/);
+  await page.route("**/faulty-worker.js", (route) =>
+    route.fulfill({
+      contentType: "text/javascript",
+      body: 'postMessage({ type: "fault", error: { code: "internal", detail: "too early", fatal: true } });',
+    }),
+  );
+  const failures = await page.evaluate(async () => {
+    const failure = (options: Parameters<typeof harness.signbit.createEngine>[0]): Promise<string> =>
+      harness.signbit.createEngine(options).then(
+        () => "opened",
+        (error: unknown) =>
+          error instanceof harness.signbit.EngineError ? `${error.code}: ${error.detail}; ${error.hint}` : String(error),
+      );
+    return [
+      await failure({ backend: "cpu", wasmUrl: "/no-such-module.wasm" }),
+      await failure({ workerUrl: "/faulty-worker.js" }),
+      await failure({
+        worker: () => {
+          throw new DOMException("not from here", "SecurityError");
+        },
+      }),
+    ];
+  });
+  expect(failures[0]).toMatch(/^internal: the wasm module could not be started.*wasmUrl/);
+  expect(failures[1]).toMatch(/^internal: too early/);
+  expect(failures[2]).toMatch(/^internal: the worker could not be made.*own origin/);
+});
+
+test("every code of the engine has its sentence", async ({ page }) => {
+  const source = readFileSync(new URL("../../crates/engine/src/error.rs", import.meta.url), "utf8");
+  const body = source.slice(source.indexOf("pub fn code"));
+  const codes = [...body.matchAll(/=> "([a-z_]+)"/g)].map(([, code]) => code ?? "");
+  expect(codes.length).toBeGreaterThan(10);
+  const known = await page.evaluate(() => harness.signbit.ERROR_CODES);
+  expect(codes.filter((code) => !known.some((name) => name === code))).toEqual([]);
+});
+
+const PARTS = [1, 2, 3].map((n) => `/tests/golden/split/qwen3-q4_0-0000${n}-of-00003.gguf`);
+
+test("a split model equals the whole one, by all addresses or by the first", async ({ page, backend }) => {
+  const isEqual = await page.evaluate(
+    async ({ backend, parts }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/tests/golden/models/qwen3-q4_0/model.gguf");
+      const whole = await engine.score([1, 2, 3, 4, 5]);
+      const isEqual: boolean[] = [];
+      for (const source of [parts, parts[0] ?? ""]) {
+        await engine.load(source);
+        const split = await engine.score([1, 2, 3, 4, 5]);
+        isEqual.push(split.length === whole.length && whole.every((logit, i) => logit === split[i]));
+      }
+      return isEqual;
+    },
+    { backend, parts: PARTS },
+  );
+  expect(isEqual).toEqual([true, true]);
+});
+
+test("parts of a split model that are missing or out of order are named", async ({ page, backend }) => {
+  const codes = await page.evaluate(
+    async ({ backend, parts: [first, second, third] }) => {
+      const engine = await harness.openEngine(backend);
+      const codes: unknown[] = [];
+      for (const parts of [[first, second], [first, third, second], [second, second, third]]) {
+        const error: unknown = await engine.load(parts as string[]).catch((error: unknown) => error);
+        codes.push(error instanceof harness.signbit.EngineError ? error.code : error);
+      }
+      // The engine is as usable as before.
+      await engine.load([first, second, third] as string[]);
+      codes.push((await engine.score([1, 2, 3])).length > 0);
+      return codes;
+    },
+    { backend, parts: PARTS },
+  );
+  expect(codes).toEqual(["weights_invalid", "weights_invalid", "weights_invalid", true]);
 });

@@ -1,27 +1,68 @@
 /** The engine's steps in the shapes of the OpenAI chat completions API. */
 
+import { EngineError } from "./errors.js";
 import type {
   EngineUsage,
   FinishReason,
   GeneratedToolCall,
   GenerationOptions,
+  GenerationRequest,
   GenerationStep,
   Message,
   Tool,
   ToolCall,
 } from "./types.js";
+import { uniqueId } from "./unique-id.js";
 
-/** Parameters of a chat completion. */
+/**
+ * Parameters of a chat completion. Null counts as absent. A parameter that is not listed here is
+ * refused with `invalid_request`, so that nobody relies on what is not done.
+ */
 export interface ChatCompletionParams extends Omit<GenerationOptions, "stop"> {
   readonly messages: readonly Message[];
-  readonly stop?: string | readonly string[];
+  /** The newer name of `max_tokens`, which it precedes. */
+  readonly max_completion_tokens?: number;
+  readonly stop?: string | readonly string[] | null;
   readonly tools?: readonly Tool[];
   /** Whether the model thinks before it answers; the chat template decides where it is absent. */
   readonly enable_thinking?: boolean;
   /** Ends the request at any time; it then rejects with an `AbortError`. */
   readonly signal?: AbortSignal;
   readonly stream?: boolean;
+  /** Only one answer can be had. */
+  readonly n?: 1;
+  /** Taken and ignored: the answer comes from the loaded model. */
+  readonly model?: string;
+  /** Taken and ignored: every chunk has its `usage`. */
+  readonly stream_options?: unknown;
+  /** Taken and ignored. */
+  readonly user?: string;
 }
+
+/** Every parameter; the type makes the list complete. */
+const PARAMETERS: Readonly<Record<keyof ChatCompletionParams, true>> = {
+  messages: true,
+  max_tokens: true,
+  max_completion_tokens: true,
+  max_reasoning_tokens: true,
+  temperature: true,
+  top_k: true,
+  top_p: true,
+  min_p: true,
+  presence_penalty: true,
+  frequency_penalty: true,
+  seed: true,
+  stop: true,
+  ignore_stop: true,
+  tools: true,
+  enable_thinking: true,
+  signal: true,
+  stream: true,
+  n: true,
+  model: true,
+  stream_options: true,
+  user: true,
+};
 
 /** Token counts in OpenAI's shape. */
 export interface ChatUsage {
@@ -82,12 +123,35 @@ interface Heading {
   readonly model: string;
 }
 
-/** A function that turns steps into chunks; a step without text, such as a piece of the prompt, gives none. */
-export function chunkMapper(model: string): (step: GenerationStep) => ChatCompletionChunk | undefined {
-  const head = { ...heading(model), object: "chat.completion.chunk" as const };
+/** What the engine is asked for. Throws `invalid_request` for what it does not know. */
+export function generationRequest(params: ChatCompletionParams): GenerationRequest {
+  const given = Object.fromEntries(Object.entries(params).filter(([, value]) => value !== undefined && value !== null));
+  const unknown = Object.keys(given).filter((name) => !Object.hasOwn(PARAMETERS, name));
+  if (unknown.length > 0) {
+    throw new EngineError("invalid_request", { detail: `not supported: ${unknown.join(", ")}` });
+  }
+  const { stop, max_completion_tokens, n = 1, signal, stream, model, stream_options, user, ...rest } =
+    given as unknown as ChatCompletionParams;
+  if (n !== 1) {
+    throw new EngineError("invalid_request", { detail: `n is ${String(n)}, and only one answer can be had` });
+  }
+  return {
+    ...rest,
+    ...(max_completion_tokens === undefined ? {} : { max_tokens: max_completion_tokens }),
+    ...(stop === undefined || stop === null ? {} : { stop: typeof stop === "string" ? [stop] : stop }),
+  };
+}
+
+/**
+ * A function that turns steps into chunks; a step without text, such as a piece of the prompt,
+ * gives none. `model` is asked for its name when the first step comes.
+ */
+export function chunkMapper(model: () => string): (step: GenerationStep) => ChatCompletionChunk | undefined {
+  let head: Heading | undefined;
   let isFirst = true;
   let toolCalls = 0;
   return (step) => {
+    head ??= heading(model());
     const tool_calls = step.tool_calls.map((call, offset) => ({ ...openAiToolCall(call), index: toolCalls + offset }));
     toolCalls += tool_calls.length;
     const isEmpty = step.content === "" && step.reasoning === "" && tool_calls.length === 0;
@@ -103,21 +167,26 @@ export function chunkMapper(model: string): (step: GenerationStep) => ChatComple
     isFirst = false;
     return {
       ...head,
+      object: "chat.completion.chunk",
       choices: [{ index: 0, delta, finish_reason: step.finish_reason }],
       usage: chatUsage(step.usage),
     };
   };
 }
 
-/** Collects steps into one answer. */
-export async function collectCompletion(steps: AsyncIterable<GenerationStep>, model: string): Promise<ChatCompletion> {
-  const head = heading(model);
+/** Collects steps into one answer. `model` is asked for its name when the first step comes. */
+export async function collectCompletion(
+  steps: AsyncIterable<GenerationStep>,
+  model: () => string,
+): Promise<ChatCompletion> {
+  let head: Heading | undefined;
   let content = "";
   let reasoning = "";
   let finish_reason: FinishReason = "stop";
   let usage: EngineUsage = { prompt_tokens: 0, completion_tokens: 0, reasoning_tokens: 0, reused_tokens: 0 };
   const tool_calls: ToolCall[] = [];
   for await (const step of steps) {
+    head ??= heading(model());
     content += step.content;
     reasoning += step.reasoning;
     tool_calls.push(...step.tool_calls.map(openAiToolCall));
@@ -125,7 +194,7 @@ export async function collectCompletion(steps: AsyncIterable<GenerationStep>, mo
     usage = step.usage;
   }
   return {
-    ...head,
+    ...(head ?? heading(model())),
     object: "chat.completion",
     choices: [
       {
@@ -145,14 +214,14 @@ export async function collectCompletion(steps: AsyncIterable<GenerationStep>, mo
 
 function openAiToolCall({ id, function: { name, arguments: value } }: GeneratedToolCall): ToolCall {
   return {
-    id: id ?? `call_${crypto.randomUUID()}`,
+    id: id ?? `call_${uniqueId()}`,
     type: "function",
     function: { name, arguments: typeof value === "string" ? value : JSON.stringify(value) },
   };
 }
 
 function heading(model: string): Heading {
-  return { id: `chatcmpl-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model };
+  return { id: `chatcmpl-${uniqueId()}`, created: Math.floor(Date.now() / 1000), model };
 }
 
 function chatUsage(usage: EngineUsage): ChatUsage {

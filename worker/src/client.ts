@@ -11,6 +11,7 @@
 import {
   chunkMapper,
   collectCompletion,
+  generationRequest,
   type ChatCompletion,
   type ChatCompletionChunk,
   type ChatCompletionParams,
@@ -19,6 +20,7 @@ import { Connection, type CallListeners } from "./connection.js";
 import { abortError, EngineError } from "./errors.js";
 import type { Method, NamedBlob, Params, Result, SourceParts } from "./protocol.js";
 import { StepStream } from "./step-stream.js";
+import { TaskQueue } from "./task-queue.js";
 import type {
   BackendChoice,
   DeviceInfo,
@@ -51,6 +53,10 @@ export interface CreateEngineOptions {
   /** Lower limits than the device's, in bytes. For tests of small devices. */
   readonly maxBindingBytes?: number;
   readonly maxBufferBytes?: number;
+  /** The most bytes that all buffers on the device may take together. */
+  readonly memoryBudgetBytes?: number;
+  /** Name of a kernel that is not run, for tests of what happens on a device that drops work. */
+  readonly dropKernel?: string;
   /** Receives every event, from the first moment on. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -90,18 +96,22 @@ export class Engine {
     },
   };
   readonly #options: CreateEngineOptions;
+  /** As asked for, until a graphics device turns out to be unreliable. */
+  #backend: NonNullable<CreateEngineOptions["backend"]>;
   readonly #listeners = new Set<(event: EngineEvent) => void>();
+  /** What is asked for. Whatever else a request needs, such as a new worker, happens in its turn. */
+  readonly #queue = new TaskQueue();
   #connection: Promise<Connection> | undefined;
   #device: DeviceInfo | undefined;
   #model: ModelInfo | undefined;
   /** The last model that was loaded, for a worker that takes the place of a failed one. */
   #lastLoad: Params<"load"> | undefined;
-  #reloading: Promise<ModelInfo> | undefined;
   #isTerminated = false;
 
   /** Use `createEngine`. */
   constructor(options: CreateEngineOptions) {
     this.#options = options;
+    this.#backend = options.backend ?? "auto";
     if (options.onEvent !== undefined) {
       this.#listeners.add(options.onEvent);
     }
@@ -129,16 +139,17 @@ export class Engine {
   async load(source: ModelSource, options: LoadOptions = {}): Promise<ModelInfo> {
     const { signal, onProgress, ...modelOptions } = options;
     const params: Params<"load"> = { source: sourceParts(source), options: modelOptions };
-    const connection = await this.#connect();
-    return this.#load(connection, params, { signal, onProgress });
+    return this.#queue.add(() => this.#load(params, { signal, onProgress }), signal);
   }
 
   /** Frees the model's memory. */
-  async unload(): Promise<void> {
-    const connection = await this.#connect();
-    await connection.call("unload", null);
-    this.#model = undefined;
-    this.#lastLoad = undefined;
+  unload(): Promise<void> {
+    return this.#queue.add(async () => {
+      const connection = await this.#connect();
+      await connection.call("unload", null);
+      this.#model = undefined;
+      this.#lastLoad = undefined;
+    }, undefined);
   }
 
   /**
@@ -152,7 +163,8 @@ export class Engine {
 
   /**
    * Teacher-forced logits at every position, row-major `[tokens, vocabulary]`, from a fresh
-   * session. `chunk` is the number of tokens read at once; it changes nothing but rounding.
+   * session. `chunk` is the number of tokens read at once; it changes nothing but rounding. Once
+   * the calculation has begun, an abort rejects when it has ended.
    */
   score(ids: Uint32Array | readonly number[], options: { readonly chunk?: number; readonly signal?: AbortSignal } = {}): Promise<Float32Array> {
     const { chunk = 512, signal } = options;
@@ -172,9 +184,12 @@ export class Engine {
     return this.#request("render", defined({ messages, ...options }));
   }
 
-  /** Every kernel against its CPU reference; `filter` picks kernels by a part of their name. */
-  checkKernels(filter?: string): Promise<readonly KernelCheck[]> {
-    return this.#request("check_kernels", defined({ filter }), {}, false);
+  /**
+   * Every kernel against its CPU reference; `filter` picks kernels by a part of their name. Once
+   * the comparison has begun, an abort rejects when it has ended.
+   */
+  checkKernels(filter?: string, options: { readonly signal?: AbortSignal } = {}): Promise<readonly KernelCheck[]> {
+    return this.#request("check_kernels", defined({ filter }), options, false);
   }
 
   /** Memory and counters. */
@@ -189,12 +204,14 @@ export class Engine {
 
   /** Ends the worker and every pending request. The engine cannot be used again. */
   terminate(): void {
+    const reason = new EngineError("aborted");
     this.#isTerminated = true;
     const connection = this.#connection;
     this.#forgetWorker();
     this.#lastLoad = undefined;
+    this.#queue.clear(reason);
     void connection?.then(
-      (open) => open.close(new EngineError("aborted")),
+      (open) => open.close(reason),
       () => undefined,
     );
   }
@@ -210,18 +227,16 @@ export class Engine {
     return () => void this.#listeners.delete(filtered);
   }
 
-  #complete(params: ChatCompletionParams): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
-    const { signal, stream = false, stop, ...rest } = params;
+  async #complete(params: ChatCompletionParams): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
+    const { signal, stream } = params;
+    const request = generationRequest(params);
     if (signal?.aborted === true) {
-      return Promise.reject(abortError());
+      throw abortError();
     }
-    const request: GenerationRequest = {
-      ...rest,
-      ...(stop === undefined ? {} : { stop: typeof stop === "string" ? [stop] : stop }),
-    };
-    const model = this.#model?.name ?? "";
-    return stream
-      ? Promise.resolve(this.#run(request, signal, chunkMapper(model)))
+    // Asked when the first step comes: until then another model may be loaded.
+    const model = (): string => this.#model?.name ?? "";
+    return stream === true
+      ? this.#run(request, signal, chunkMapper(model))
       : collectCompletion(
           this.#run(request, signal, (step) => step),
           model,
@@ -260,18 +275,19 @@ export class Engine {
   }
 
   /** Sends a request to a worker that has the model, starting and loading one where it is needed. */
-  async #request<M extends Method>(
+  #request<M extends Method>(
     method: M,
     params: Params<M>,
     listeners: CallListeners = {},
     needsModel = true,
   ): Promise<Result<M>> {
-    // An open connection must be used in the same turn: the order of calls is the order of work.
-    const connection = await this.#connect();
-    if (needsModel && this.#model === undefined && this.#lastLoad !== undefined) {
-      await abortable(this.#reload(connection), listeners.signal);
-    }
-    return connection.call(method, params, listeners);
+    return this.#queue.add(async () => {
+      if (needsModel && this.#model === undefined && this.#lastLoad !== undefined) {
+        await this.#reload(this.#lastLoad, listeners.signal);
+      }
+      const connection = await abortable(this.#connect(), listeners.signal);
+      return connection.call(method, params, listeners);
+    }, listeners.signal);
   }
 
   #connect(): Promise<Connection> {
@@ -283,7 +299,7 @@ export class Engine {
   }
 
   async #open(): Promise<Connection> {
-    const { backend = "auto", workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes } = this.#options;
+    const { workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes, dropKernel } = this.#options;
     const create =
       worker ??
       (workerUrl === undefined
@@ -293,14 +309,18 @@ export class Engine {
       const { connection, device } = await Connection.open(
         create,
         defined({
-          backend,
+          backend: this.#backend,
           max_binding_bytes: maxBindingBytes,
           max_buffer_bytes: maxBufferBytes,
+          memory_budget_bytes: memoryBudgetBytes,
+          drop_kernel: dropKernel,
           wasm_url: wasmUrl === undefined ? undefined : absoluteUrl(wasmUrl),
         }),
         (error) => this.#lose(error),
       );
-      this.#device = device;
+      if (!this.#isTerminated) {
+        this.#device = device;
+      }
       return connection;
     } catch (error) {
       this.#connection = undefined;
@@ -308,21 +328,21 @@ export class Engine {
     }
   }
 
-  /** Loads the last model once, however many requests wait for it. */
-  #reload(connection: Connection): Promise<ModelInfo> {
-    const params = this.#lastLoad;
-    if (params === undefined) {
-      return Promise.reject(new EngineError("invalid_request", { detail: "no model is loaded" }));
-    }
-    this.#reloading ??= this.#load(connection, params, {}).finally(() => {
-      this.#reloading = undefined;
+  /** Loads the last model into a worker that took another's place. */
+  async #reload(params: Params<"load">, signal: AbortSignal | undefined): Promise<void> {
+    try {
+      await this.#load(params, { signal });
+    } catch (error) {
       // A reload that failed is tried again by the next request.
-      this.#lastLoad ??= params;
-    });
-    return this.#reloading;
+      if (!this.#isTerminated) {
+        this.#lastLoad = params;
+      }
+      throw error;
+    }
   }
 
-  async #load(connection: Connection, params: Params<"load">, listeners: CallListeners): Promise<ModelInfo> {
+  async #load(params: Params<"load">, listeners: CallListeners): Promise<ModelInfo> {
+    const connection = await abortable(this.#connect(), listeners.signal);
     const onProgress = (progress: Progress): void => {
       // The first report means that the old model has made room.
       this.#model = undefined;
@@ -330,15 +350,36 @@ export class Engine {
       listeners.onProgress?.(progress);
       this.#emit({ type: "progress", progress });
     };
-    const model = await connection.call("load", params, { signal: listeners.signal, onProgress });
-    this.#model = model;
-    this.#lastLoad = params;
-    return model;
+    try {
+      const model = await connection.call("load", params, { signal: listeners.signal, onProgress });
+      this.#model = model;
+      this.#lastLoad = params;
+      return model;
+    } catch (error) {
+      if (this.#backend !== "auto" || !(error instanceof EngineError) || error.code !== "device_unreliable") {
+        throw error;
+      }
+      this.#moveToCpu(connection, error);
+      return this.#load(params, listeners);
+    }
+  }
+
+  /** Gives up a graphics device that computes something else than it is told. */
+  #moveToCpu(connection: Connection, error: EngineError): void {
+    this.#backend = "cpu";
+    connection.close(error);
+    this.#forgetWorker();
+    this.#emit({
+      type: "notice",
+      message: "This graphics device gives wrong results. The processor answers instead, more slowly.",
+      error,
+    });
   }
 
   /** The worker is gone. The next request starts another and loads the model again. */
   #lose(error: EngineError): void {
     this.#forgetWorker();
+    this.#queue.clear(error);
     if (error.code === "device_lost") {
       this.#emit({ type: "devicelost", error });
     }
@@ -408,7 +449,7 @@ function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Pro
   });
 }
 
-/** `T` with optional instead of undefined members: the engine tells an absent field from an undefined one. */
+/** `T` with optional instead of undefined members: the engine tells an absent field from an empty one. */
 type Defined<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
   [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
 };

@@ -19,6 +19,8 @@ interface Pending {
 
 /** A script that takes longer than this to start will not start, in milliseconds. */
 const START_TIMEOUT_MS = 60_000;
+/** The same for the wasm module and the device; a slow line has the module within this. */
+const INIT_TIMEOUT_MS = 120_000;
 
 export class Connection {
   readonly #worker: Worker;
@@ -42,8 +44,14 @@ export class Connection {
     params: Params<"init">,
     whenDead: (error: EngineError) => void,
   ): Promise<{ readonly connection: Connection; readonly device: DeviceInfo }> {
-    const worker = createWorker();
-    let lifeLock: string;
+    let worker: Worker;
+    try {
+      worker = createWorker();
+    } catch (cause) {
+      // As in a frame without an origin of its own, which may use no script of another.
+      throw startError(`the worker could not be made: ${String(cause)}`, cause);
+    }
+    let lifeLock: string | null;
     try {
       lifeLock = await ready(worker);
     } catch (error) {
@@ -62,6 +70,10 @@ export class Connection {
       connection.#die(new EngineError("internal", { detail: event.message }));
     });
     connection.#watchLife(lifeLock);
+    const timer = setTimeout(
+      () => connection.close(new EngineError("internal", { detail: "the engine did not start in time" })),
+      INIT_TIMEOUT_MS,
+    );
     try {
       const device = await connection.call("init", params);
       isOpen = true;
@@ -69,6 +81,8 @@ export class Connection {
     } catch (error) {
       connection.close(new EngineError("aborted"));
       throw error;
+    } finally {
+      clearTimeout(timer);
     }
   }
 
@@ -88,8 +102,12 @@ export class Connection {
     const answer = new Promise<Result<Method>>((resolve, reject) => {
       this.#pending.set(id, { resolve, reject, listeners });
     });
-    // The compiler cannot see that a method and its own parameters make one member of the union.
-    this.#post({ id, method, params } as Request);
+    try {
+      // The compiler cannot see that a method and its own parameters make one member of the union.
+      this.#post({ id, method, params } as Request);
+    } catch (cause) {
+      this.#take(id)?.reject(new EngineError("invalid_request", { detail: `it cannot be copied: ${String(cause)}`, cause }));
+    }
     return answer.finally(() => signal?.removeEventListener("abort", abort)) as Promise<Result<M>>;
   }
 
@@ -154,8 +172,14 @@ export class Connection {
     }
   }
 
-  /** The worker holds the lock as long as it lives, so getting it means that the worker is gone. */
-  #watchLife(lock: string): void {
+  /**
+   * The worker holds the lock as long as it lives, so getting it means that the worker is gone.
+   * Where there are no locks, a worker that is ended from outside goes unnoticed.
+   */
+  #watchLife(lock: string | null): void {
+    if (lock === null) {
+      return;
+    }
     navigator.locks
       .request(lock, { signal: this.#watch.signal }, () => {
         this.#die(new EngineError("internal", { detail: "its worker was ended from outside" }));
@@ -164,22 +188,28 @@ export class Connection {
   }
 }
 
-/** Resolves when the worker's script runs, with the name of the lock it holds. */
-function ready(worker: Worker): Promise<string> {
+function startError(detail: string, cause?: unknown): EngineError {
+  return new EngineError("internal", {
+    detail,
+    hint: "The worker's script must be served from the page's own origin, and its content security policy must allow 'wasm-unsafe-eval'.",
+    cause,
+  });
+}
+
+/** Resolves when the worker's script runs, with the name of the lock it holds, if it holds one. */
+function ready(worker: Worker): Promise<string | null> {
   return new Promise((resolve, reject) => {
     const fail = (detail: string): void => {
       settle();
-      reject(
-        new EngineError("internal", {
-          detail,
-          hint: "The worker's script must be served from the page's own origin, and its content security policy must allow 'wasm-unsafe-eval'.",
-        }),
-      );
+      reject(startError(detail));
     };
     const onMessage = (event: MessageEvent<Response>): void => {
       if (event.data.type === "ready") {
         settle();
         resolve(event.data.life_lock);
+      } else if (event.data.type === "fault") {
+        settle();
+        reject(deserializeError(event.data.error));
       }
     };
     const onError = (event: ErrorEvent): void => {

@@ -50,6 +50,10 @@ const ERROR_TEXTS = {
     sentence: "The calculation gave numbers that are not finite.",
     hint: "Load the model again. If it happens again, the file or the graphics driver is faulty.",
   },
+  device_unreliable: {
+    sentence: "This graphics device gives wrong results.",
+    hint: "Update the browser and the graphics driver, or choose the CPU backend.",
+  },
   busy: {
     sentence: "The engine is working on another request.",
     hint: "Wait for it to finish, or stop it.",

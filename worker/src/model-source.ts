@@ -15,6 +15,8 @@ export interface ModelPart {
   readonly bytes: number | undefined;
   /** The file in order, in pieces of any size. */
   read(): AsyncGenerator<Uint8Array, void, void>;
+  /** Ends the transfer of a file that will not be read. */
+  close(): Promise<void>;
 }
 
 /** Opens the parts of a model one after the other, each when its turn comes. */
@@ -44,7 +46,12 @@ export function openSource(source: SourceParts): ModelSource {
         bytes,
         open: async (index, signal) => {
           const { name, blob } = at(blobs, index);
-          return { name, bytes: blob.size, read: () => readStream(name, blob.stream(), blob.size, signal, "file") };
+          return {
+            name,
+            bytes: blob.size,
+            read: () => readStream(name, blob.stream(), blob.size, signal, "file"),
+            close: () => Promise.resolve(),
+          };
         },
       };
     }
@@ -129,7 +136,12 @@ async function openUrl(url: string, signal: AbortSignal): Promise<ModelPart> {
   const length = response.headers.get("content-encoding") === null ? response.headers.get("content-length") : null;
   const bytes = length === null ? undefined : Number(length);
   const body = response.body;
-  return { name: url, bytes, read: () => readStream(url, body, bytes, signal, "network") };
+  return {
+    name: url,
+    bytes,
+    read: () => readStream(url, body, bytes, signal, "network"),
+    close: () => body.cancel().catch(() => undefined),
+  };
 }
 
 async function* readStream(

@@ -1,7 +1,8 @@
 /**
  * What page and worker say to each other. Every request has an id; every request but `abort` is
  * answered by any number of `progress` and `step` responses and exactly one `result` or `error`
- * with the same id. The worker carries out one request at a time, in the order of arrival.
+ * with the same id. The worker carries out one request at a time and refuses a second as `busy`;
+ * the client sends the next when the last is answered.
  */
 
 import type { SerializedError } from "./errors.js";
@@ -38,6 +39,8 @@ export interface Methods {
       readonly backend: BackendChoice;
       readonly max_binding_bytes?: number;
       readonly max_buffer_bytes?: number;
+      readonly memory_budget_bytes?: number;
+      readonly drop_kernel?: string;
       readonly wasm_url?: string;
     };
     result: DeviceInfo;
@@ -74,13 +77,16 @@ export interface Call<M extends Method> {
 /** Page to worker. */
 export type Request =
   | { readonly [M in Method]: Call<M> }[Method]
-  /** Ends the request with this id, wherever it is; nothing happens when it is already over. */
+  /** Ends the request with this id; nothing happens when it is already over. */
   | { readonly id: number; readonly method: "abort" };
 
 /** Worker to page. */
 export type Response =
-  /** The script runs; requests may be sent. The worker holds the lock `life_lock` as long as it lives. */
-  | { readonly type: "ready"; readonly life_lock: string }
+  /**
+   * The script runs; requests may be sent. The worker holds the lock `life_lock` as long as it
+   * lives; it is null where there are no locks.
+   */
+  | { readonly type: "ready"; readonly life_lock: string | null }
   | { readonly type: "progress"; readonly id: number; readonly progress: Progress }
   | { readonly type: "step"; readonly id: number; readonly step: GenerationStep }
   | { readonly type: "result"; readonly id: number; readonly value: Result<Method> }

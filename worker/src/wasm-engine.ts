@@ -21,6 +21,8 @@ export interface EngineOptions {
   readonly backend: BackendChoice;
   readonly max_binding_bytes?: number;
   readonly max_buffer_bytes?: number;
+  readonly memory_budget_bytes?: number;
+  readonly drop_kernel?: string;
 }
 
 /** How far the current file has come. */

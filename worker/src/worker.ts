@@ -1,13 +1,14 @@
 /**
- * The dedicated worker: owns the wasm engine, carries out one request at a time in the order of
- * arrival, and lets every request be aborted at any moment. Between two slices of work it gives
- * the event loop a turn, for that is when an abort can arrive.
+ * The dedicated worker: owns the wasm engine, carries out one request at a time, and lets it be
+ * aborted. Between two slices of work it gives the event loop a turn, for that is when an abort can
+ * arrive.
  */
 
-import { abortError, EngineError, serializeError, type SerializedError } from "./errors.js";
+import { abortError, EngineError, isErrorCode, serializeError, type SerializedError } from "./errors.js";
 import { openSource, type ModelPart } from "./model-source.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
 import type { DeviceInfo, ModelInfo, Progress } from "./types.js";
+import { uniqueId } from "./unique-id.js";
 import { createWasmEngine, type PartProgress, type WasmEngine } from "./wasm-engine.js";
 
 /** The part of the worker's global scope that is used; TypeScript's DOM types know windows only. */
@@ -26,19 +27,17 @@ interface Job {
 const PROGRESS_INTERVAL_MS = 50;
 
 const scope = globalThis as unknown as WorkerScope;
-const queue: Job[] = [];
 let running: Job | undefined;
 let engine: WasmEngine | undefined;
 /** Set by a failure after which the module must not be touched again. */
 let fault: SerializedError | undefined;
 
 scope.addEventListener("message", ({ data }) => {
-  if (data.method === "abort") {
-    abort(data.id);
-    return;
+  if (data.method !== "abort") {
+    void carryOut({ call: data, controller: new AbortController() });
+  } else if (running?.call.id === data.id) {
+    running.controller.abort();
   }
-  queue.push({ call: data, controller: new AbortController() });
-  void drain();
 });
 
 scope.addEventListener("unhandledrejection", (event) => {
@@ -49,44 +48,30 @@ scope.addEventListener("unhandledrejection", (event) => {
 
 void holdLock().then((life_lock) => scope.postMessage({ type: "ready", life_lock }));
 
-function abort(id: number): void {
-  if (running?.call.id === id) {
-    running.controller.abort();
-    return;
-  }
-  const index = queue.findIndex((job) => job.call.id === id);
-  if (index >= 0) {
-    queue.splice(index, 1);
-    scope.postMessage({ type: "error", id, error: serializeError(abortError()) });
-  }
-}
-
-async function drain(): Promise<void> {
+async function carryOut(job: Job): Promise<void> {
+  const { call, controller } = job;
+  const { id } = call;
   if (running !== undefined) {
+    scope.postMessage({ type: "error", id, error: serializeError(new EngineError("busy")) });
     return;
   }
-  for (let job = queue.shift(); job !== undefined; job = queue.shift()) {
-    running = job;
-    await carryOut(job);
+  if (fault !== undefined) {
+    scope.postMessage({ type: "error", id, error: fault });
+    return;
   }
-  running = undefined;
-}
-
-async function carryOut({ call, controller }: Job): Promise<void> {
+  running = job;
+  let response: Response;
   try {
-    if (fault !== undefined) {
-      scope.postMessage({ type: "error", id: call.id, error: fault });
-      return;
-    }
-    const value = await dispatch(call, controller.signal);
-    scope.postMessage({ type: "result", id: call.id, value }, transferables(value));
+    response = { type: "result", id, value: await dispatch(call, controller.signal) };
   } catch (thrown) {
     const error = serializeError(thrown);
     if (error.fatal) {
       fault = error;
     }
-    scope.postMessage({ type: "error", id: call.id, error });
+    response = { type: "error", id, error };
   }
+  running = undefined;
+  scope.postMessage(response, response.type === "result" ? transferables(response.value) : []);
 }
 
 /** Big arrays move to the page instead of being copied. */
@@ -108,13 +93,13 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
       await generate(id, params, signal);
       return null;
     case "score":
-      return current().score(params.ids, params.chunk);
+      return whole(signal, () => current().score(params.ids, params.chunk));
     case "tokenize":
       return current().tokenize(params.text, params.parse_special);
     case "render":
       return render(params);
     case "check_kernels":
-      return current().check_kernels(params.filter);
+      return whole(signal, () => current().check_kernels(params.filter));
     case "stats":
       return current().stats();
     case "reset":
@@ -124,6 +109,16 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
       current().unload();
       return null;
   }
+}
+
+/** Work that the module does in one piece: an abort is seen before and after it. */
+async function whole<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  await turn();
+  throwIfAborted(signal);
+  const value = await work();
+  await turn();
+  throwIfAborted(signal);
+  return value;
 }
 
 function render(params: Params<"render">): Result<"render"> {
@@ -139,7 +134,19 @@ function current(): WasmEngine {
 }
 
 async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"init">> {
-  engine = await createWasmEngine(options, wasm_url);
+  try {
+    engine = await createWasmEngine(options, wasm_url);
+  } catch (cause) {
+    // Errors of the engine have a code; others come from fetching or compiling the module.
+    if (cause instanceof Error && "code" in cause && isErrorCode(cause.code)) {
+      throw cause;
+    }
+    throw new EngineError("internal", {
+      detail: `the wasm module could not be started: ${String(cause)}`,
+      hint: "The wasm file must be served where wasmUrl says, and the content security policy must allow 'wasm-unsafe-eval'.",
+      cause,
+    });
+  }
   const device = engine.device();
   return device.backend === "webgpu" ? withAdapterName(device) : device;
 }
@@ -156,7 +163,9 @@ interface GpuNavigator {
 /** The engine's graphics library drops the names that the browser gives. */
 async function withAdapterName(device: DeviceInfo): Promise<DeviceInfo> {
   const { gpu } = navigator as GpuNavigator;
-  const info = (await gpu?.requestAdapter({ powerPreference: "high-performance" }))?.info;
+  // Without a second adapter the device works as well, only nameless.
+  const adapter = await gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
+  const info = adapter?.info;
   if (info === undefined) {
     return device;
   }
@@ -166,17 +175,22 @@ async function withAdapterName(device: DeviceInfo): Promise<DeviceInfo> {
 
 /**
  * Takes a lock and never gives it back. No event tells a page that its worker is gone, but the
- * browser releases the lock at that moment, and the page waits for it.
+ * browser releases the lock at that moment, and the page waits for it. Resolves with null where
+ * there are no locks: outside of secure contexts, and in frames without an origin of their own.
  */
-function holdLock(): Promise<string> {
-  const name = `signbit-${crypto.randomUUID()}`;
-  return new Promise((resolve, reject) => {
-    navigator.locks
+function holdLock(): Promise<string | null> {
+  const { locks } = navigator as { readonly locks?: LockManager };
+  if (locks === undefined) {
+    return Promise.resolve(null);
+  }
+  const name = `signbit-${uniqueId()}`;
+  return new Promise((resolve) => {
+    locks
       .request(name, () => {
         resolve(name);
         return new Promise<never>(() => undefined);
       })
-      .catch(reject);
+      .catch(() => resolve(null));
   });
 }
 
@@ -187,6 +201,12 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
   const first = await files.open(0, signal);
   try {
     engine.begin_load(options);
+  } catch (error) {
+    // Options that make no sense must not cost it either.
+    await first.close();
+    throw error;
+  }
+  try {
     report(id, downloadProgress(0, files.parts, 0, files.bytes ?? null));
     let bytesBefore = 0;
     let lastReport = 0;
