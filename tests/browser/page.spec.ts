@@ -23,6 +23,78 @@ function answers(page: Page): Locator {
   return page.locator(".turn.assistant");
 }
 
+/** Goes back to the built-in model. */
+async function chooseBuiltIn(page: Page): Promise<void> {
+  await page.locator("#model-button").click();
+  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
+  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+}
+
+async function chooseBackend(page: Page, backend: string): Promise<void> {
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Run on").selectOption(backend);
+  await page.getByRole("button", { name: "Close" }).click();
+}
+
+/** Begins to load a model that takes seconds. */
+async function loadSlowly(page: Page, baseURL: string | undefined): Promise<void> {
+  await page.locator("#model-button").click();
+  await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/faults/slow`);
+  await page.getByRole("textbox", { name: "From an address" }).press("Enter");
+  await expect(page.getByText(/Loading slow: .+ of 834 KB/)).toBeVisible();
+}
+
+/** Begins an answer that lasts until it is stopped. */
+async function startEndless(page: Page): Promise<void> {
+  await loadLongModel(page);
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Longest answer, in tokens").fill("32768");
+  await page.getByRole("button", { name: "Close" }).click();
+  await ask(page, "Think about it.");
+  await expect(page.locator("#status")).toHaveText(/\d+ tokens/);
+}
+
+/** Runs as the page's worker: starts, loads whatever it is told to, and gives one answer. */
+function workerThatSays(content: string): void {
+  interface Call {
+    readonly id: number;
+    readonly method: string;
+  }
+  const scope = globalThis as unknown as {
+    postMessage(message: unknown): void;
+    addEventListener(type: "message", listener: (event: { readonly data: Call }) => void): void;
+  };
+  const usage = { prompt_tokens: 1, completion_tokens: 1, reasoning_tokens: 0, reused_tokens: 0 };
+  const step = { prefilled: 1, prompt_tokens: 1, content, reasoning: "", ids: [1], finish_reason: "stop", tool_calls: [], usage };
+  const results: Record<string, unknown> = {
+    init: { backend: "cpu", name: "", vendor: "", is_fallback: false, features: [], limits: {} },
+    load: {
+      name: null,
+      architecture: "none",
+      parameters: 0,
+      context_length: 0,
+      trained_context_length: 0,
+      vocab_size: 0,
+      weight_bytes: 0,
+      tensor_types: {},
+      layers: 0,
+      has_thinking: false,
+      sampling: { temperature: null, top_k: null, top_p: null, min_p: null },
+      skipped: [],
+      warnings: [],
+      plan: {},
+    },
+  };
+  scope.addEventListener("message", ({ data: { id, method } }) => {
+    if (method === "generate") {
+      scope.postMessage({ type: "step", id, step });
+    }
+    scope.postMessage({ type: "result", id, value: results[method] ?? null });
+  });
+  scope.postMessage({ type: "ready", life_lock: null });
+}
+
 /** Loads a model of random weights, which thinks without an end. */
 async function loadLongModel(page: Page): Promise<void> {
   await page.locator("#file").setInputFiles(LONG_MODEL);
@@ -82,21 +154,115 @@ test("an answer can be copied", async ({ page, context }) => {
 });
 
 for (const way of ["button", "key"] as const) {
-  test(`an answer can be stopped by ${way}`, async ({ page }) => {
+  test(`an answer can be stopped by ${way}, and the keyboard stays where it is of use`, async ({ page }) => {
     await openPage(page);
-    // The longest answer that the model knows.
-    await ask(page, "What can you do?");
+    await startEndless(page);
     if (way === "button") {
+      // The button that was pressed is gone.
+      await expect(page.getByRole("button", { name: "Stop" })).toBeFocused();
       await page.getByRole("button", { name: "Stop" }).click();
     } else {
       await page.keyboard.press("Escape");
     }
     await expect(answers(page)).toContainText(/stopped/i);
     await expect(page.getByRole("button", { name: "Send" })).toBeVisible();
+    await expect(page.getByRole("textbox", { name: "Message" })).toBeFocused();
+    await page.getByRole("button", { name: "Regenerate" }).click();
+    await expect(page.getByRole("button", { name: "Stop" })).toBeFocused();
+    await page.keyboard.press("Enter");
+    await expect(answers(page)).toContainText(/stopped/i);
+    await chooseBuiltIn(page);
     await ask(page, "Where is Egypt?");
     await expect(answers(page).last()).toContainText("Egypt is in Africa.");
   });
 }
+
+test("an example that was chosen hands the keyboard on", async ({ page }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: "Where is Egypt?" }).focus();
+  await page.keyboard.press("Enter");
+  await expect(answers(page)).toContainText("Egypt is in Africa.");
+  await expect(page.getByRole("textbox", { name: "Message" })).toBeFocused();
+});
+
+test("another backend can be chosen while a model loads", async ({ page, baseURL }) => {
+  await openPage(page);
+  await loadSlowly(page, baseURL);
+  await chooseBackend(page, "cpu");
+  await expect(page.locator(".device-line")).toContainText("Runs on the processor, as set.");
+  await expect(page.getByRole("alert")).toBeHidden();
+  // The model that was asked for comes on the other backend.
+  await expect(page.getByText(/Loading slow: /)).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+  await expect(page.getByRole("button", { name: "slow" })).toBeVisible();
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("another backend can be chosen while an answer is given", async ({ page }) => {
+  await openPage(page);
+  await startEndless(page);
+  await chooseBackend(page, "cpu");
+  await expect(answers(page)).toContainText(/stopped/i);
+  await expect(page.locator(".device-line")).toContainText("Runs on the processor, as set.");
+  await expect(page.getByRole("alert")).toHaveCount(0);
+  await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
+  await expect(page.locator("#loading")).toBeHidden();
+  await chooseBuiltIn(page);
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("an engine that does not start leaves no model on show", async ({ page, backend }) => {
+  test.skip(backend === "webgpu", "This browser has WebGPU.");
+  await openPage(page);
+  await chooseBackend(page, "webgpu");
+  await expect(page.getByRole("alert")).toContainText("WebGPU is not available here.");
+  await expect(page.getByRole("button", { name: "No model" })).toBeVisible();
+  await expect(page.locator(".device-line")).toContainText("The engine is not running");
+  await chooseBackend(page, "auto");
+  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await ask(page, "Where is Egypt?");
+  await expect(answers(page).last()).toContainText("Egypt is in Africa.");
+});
+
+test("a load that ends an answer keeps its bar", async ({ page, baseURL }) => {
+  await openPage(page);
+  await startEndless(page);
+  await loadSlowly(page, baseURL);
+  await expect(answers(page)).toContainText(/stopped/i);
+  await expect(page.locator("#loading")).toBeVisible();
+  await expect(page.getByRole("progressbar")).toHaveAttribute("value", /0\.[5-9]/);
+  await expect(page.locator("#loading")).toBeHidden();
+  await expect(page.getByRole("button", { name: "slow" })).toBeVisible();
+});
+
+test("without a model no answer is thrown away", async ({ page, baseURL }) => {
+  await openPage(page);
+  await ask(page, "What is the capital of France?");
+  await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
+  await loadSlowly(page, baseURL);
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await expect(page.getByRole("button", { name: "No model" })).toBeVisible();
+  await page.getByRole("button", { name: "Regenerate" }).click();
+  await expect(answers(page)).toContainText(PARIS);
+  await chooseBuiltIn(page);
+  await page.getByRole("button", { name: "Regenerate" }).click();
+  await expect(answers(page)).toHaveCount(1);
+  await expect(answers(page)).toContainText(PARIS);
+});
+
+test("an answer too deeply nested to be formatted is shown as it is", async ({ page }) => {
+  // What the page gets is up to a worker that says what the test wants.
+  const content = `${">".repeat(20_000)} deep`;
+  await page.route("**/worker-*.js", (route) =>
+    route.fulfill({ contentType: "text/javascript", body: `(${String(workerThatSays)})(${JSON.stringify(content)})` }),
+  );
+  await openPage(page);
+  await ask(page, "Anything");
+  await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
+  await expect(answers(page).locator(".answer")).toContainText("deep");
+});
 
 test("the keyboard suffices", async ({ page }) => {
   await openPage(page);

@@ -6,6 +6,8 @@ import { failureContent, type FailureAction } from "./status-view.js";
 
 /** Formatting the whole answer again for each token would cost more than computing it. */
 const RENDER_INTERVAL_MS = 40;
+/** The longer the answer, the longer formatting takes: between two times lies this many times that. */
+const RENDER_PAUSE_RATIO = 10;
 /** Closer to the end than this, in pixels, the view follows the text. */
 const FOLLOW_DISTANCE = 80;
 const COPIED_MS = 1500;
@@ -64,7 +66,7 @@ export class AnswerView {
   readonly #answer = element("div", "answer empty");
   #thinking: { readonly box: HTMLDetailsElement; readonly label: HTMLElement; readonly text: HTMLElement } | undefined;
   #content = "";
-  #renderedAt = 0;
+  #nextRenderAt = 0;
 
   constructor(follow: () => () => void, onRegenerate: () => void) {
     this.#follow = follow;
@@ -85,10 +87,11 @@ export class AnswerView {
       this.#closeThinking();
     }
     this.#content += text;
-    const now = performance.now();
-    if (now - this.#renderedAt >= RENDER_INTERVAL_MS) {
-      this.#renderedAt = now;
+    const start = performance.now();
+    if (start >= this.#nextRenderAt) {
       this.#render();
+      const end = performance.now();
+      this.#nextRenderAt = end + Math.max(RENDER_INTERVAL_MS, (end - start) * RENDER_PAUSE_RATIO);
     }
   }
 

@@ -36,10 +36,18 @@ const settings = new SettingsPanel(() => void restart());
 let messages: Message[] = [];
 let engine: Engine | undefined;
 let model: ModelInfo | undefined;
+/** What the conversation is held with. */
 let choice: ModelChoice = BUILT_IN;
+/** What to load when an engine has started: the last that was asked for. */
+let wanted: ModelChoice = BUILT_IN;
 let loading: AbortController | undefined;
 let answering: AbortController | undefined;
 let restarts = 0;
+let isStarting = false;
+/** Whether the graphics device has given wrong results and the processor answers instead. */
+let isUnreliable = false;
+/** What has the focus, or had it when it vanished. */
+let lastFocused: Element | undefined;
 
 /** The address may ask for a backend for this visit, whatever the settings say. */
 const requestedBackend = parseBackend(new URLSearchParams(location.search).get("backend"));
@@ -59,6 +67,15 @@ prompt.addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && answering !== undefined && document.querySelector("dialog[open]") === null) {
     answering.abort();
+  }
+});
+document.addEventListener("focusin", ({ target }) => {
+  lastFocused = target instanceof Element ? target : undefined;
+});
+// A click elsewhere gives up the focus on purpose; one on a control sets it again.
+document.addEventListener("pointerdown", ({ target }) => {
+  if (!(target instanceof Node && lastFocused?.contains(target) === true)) {
+    lastFocused = undefined;
   }
 });
 stop.addEventListener("click", () => answering?.abort());
@@ -84,8 +101,17 @@ async function restart(): Promise<void> {
   engine?.terminate();
   engine = undefined;
   model = undefined;
+  // What is aborted ends later and must not touch what begins now.
+  answering = undefined;
+  loading = undefined;
+  isStarting = true;
+  isUnreliable = false;
+  status.hideLoading();
+  status.showStatus("");
   status.hideFailure();
   status.showNoDevice("Starting the engine");
+  status.announce("Starting the engine");
+  picker.show(undefined, undefined, wanted.name);
   update();
   const backend: BackendChoice = requestedBackend ?? settings.values.backend;
   try {
@@ -95,44 +121,65 @@ async function restart(): Promise<void> {
       return;
     }
     engine = started;
+    isStarting = false;
   } catch (error) {
     if (attempt !== restarts) {
       return;
     }
+    isStarting = false;
+    showModel();
+    update();
     status.showNoDevice("The engine is not running");
     status.showFailure(error, [{ label: "Try again", run: () => void restart() }]);
     return;
   }
-  engine.on("notice", ({ message }) => status.announce(message));
+  engine.on("notice", ({ message, error }) => {
+    status.announce(message);
+    isUnreliable ||= error?.code === "device_unreliable";
+  });
   engine.on("progress", ({ progress }) => {
     if (progress.stage !== "prefill") {
       // During an answer this is the reload after a fault.
-      if (answering !== undefined) {
+      if (answering !== undefined && loading === undefined) {
         status.showLoading(choice.name, progress);
       }
     } else if (answering !== undefined && progress.tokens_done < progress.tokens_total) {
       status.showStatus(`Reading ${progress.tokens_done} of ${progress.tokens_total} tokens`);
     }
   });
-  status.showDevice(engine.device, backend);
-  await load(choice);
+  showDevice();
+  await load(wanted);
+}
+
+function showDevice(): void {
+  // Between two workers there is no device; what the last one ran on remains to be seen.
+  if (engine?.device !== undefined) {
+    status.showDevice(engine.device, requestedBackend ?? settings.values.backend, isUnreliable);
+  }
 }
 
 async function load(next: ModelChoice): Promise<void> {
+  wanted = next;
   if (engine === undefined) {
-    choice = next;
+    if (isStarting) {
+      picker.show(undefined, undefined, next.name);
+    } else {
+      void restart();
+    }
     return;
   }
   answering?.abort();
   loading?.abort();
+  const loader = engine;
   const controller = new AbortController();
   loading = controller;
   status.hideFailure();
   status.showLoading(next.name, undefined);
+  status.announce(`Loading ${next.name}`);
   picker.show(undefined, engine.device, next.name);
   update();
   try {
-    model = await engine.load(next.source, {
+    const loaded = await loader.load(next.source, {
       signal: controller.signal,
       onProgress: (progress) => {
         if (loading === controller) {
@@ -140,6 +187,10 @@ async function load(next: ModelChoice): Promise<void> {
         }
       },
     });
+    if (engine !== loader) {
+      return;
+    }
+    model = loaded;
     // On another backend the same model goes on with the same conversation.
     if (choice !== next) {
       startOver();
@@ -147,10 +198,18 @@ async function load(next: ModelChoice): Promise<void> {
     choice = next;
     const fallback = next.isBuiltIn ? BUILT_IN_TEMPERATURE : USUAL_TEMPERATURE;
     settings.setRecommendedTemperature(model.sampling.temperature ?? fallback);
-    status.announce(`${next.name} is ready.`);
+    if (loading === controller) {
+      status.announce(`${next.name} is ready.`);
+    }
   } catch (error) {
-    model = engine.model;
-    if (loading === controller && !isAbortError(error)) {
+    if (loading !== controller) {
+      return;
+    }
+    model = loader.model;
+    wanted = choice;
+    if (wasAborted(controller, error)) {
+      status.announce(`Loading ${next.name} was cancelled.`);
+    } else {
       status.showFailure(error, [
         { label: "Try again", run: () => void load(next) },
         { label: "Choose another model", run: () => picker.open() },
@@ -160,11 +219,17 @@ async function load(next: ModelChoice): Promise<void> {
     if (loading === controller) {
       loading = undefined;
       status.hideLoading();
+      showDevice();
       showModel();
       update();
       prompt.focus({ preventScroll: true });
     }
   }
+}
+
+/** Whether a request ended because this page wanted it to, in whatever words the engine says so. */
+function wasAborted({ signal }: AbortController, error: unknown): boolean {
+  return signal.aborted || isAbortError(error);
 }
 
 function showModel(): void {
@@ -215,7 +280,9 @@ async function answer(): Promise<void> {
     });
     for await (const { choices, usage } of stream) {
       const [{ delta, finish_reason }] = choices;
-      status.hideLoading();
+      if (loading === undefined) {
+        status.hideLoading();
+      }
       if (delta.reasoning_content !== undefined) {
         reasoning += delta.reasoning_content;
         view.appendReasoning(delta.reasoning_content);
@@ -225,17 +292,21 @@ async function answer(): Promise<void> {
         view.appendContent(delta.content);
       }
       figures = clock.figures(usage.completion_tokens);
-      status.showStatus(figures);
+      if (answering === controller) {
+        status.showStatus(figures);
+      }
       if (finish_reason === "length") {
         figures = `${figures}, ended at the longest allowed length`;
       }
     }
     view.finish(figures);
-    status.announce(content);
+    status.announce(content === "" ? "The answer is empty." : content);
   } catch (error) {
-    if (isAbortError(error)) {
+    if (wasAborted(controller, error)) {
       view.finish(figures === "" ? "Stopped" : `${figures}, stopped`);
-      status.announce("Stopped");
+      if (answering === controller && loading === undefined) {
+        status.announce("Stopped");
+      }
     } else {
       view.fail(error, [{ label: "Try again", run: () => void regenerate(view.element) }]);
     }
@@ -243,17 +314,23 @@ async function answer(): Promise<void> {
     if (content !== "") {
       history.push({ role: "assistant", content, ...(reasoning === "" ? {} : { reasoning_content: reasoning }) });
     }
-    answering = undefined;
-    model = engine?.model ?? model;
-    status.hideLoading();
-    status.showStatus("");
-    update();
+    if (answering === controller) {
+      answering = undefined;
+      status.showStatus("");
+      if (loading === undefined) {
+        model = engine?.model ?? model;
+        // A worker that was replaced may run on something else.
+        showDevice();
+        status.hideLoading();
+      }
+      update();
+    }
   }
 }
 
 /** Answers the last question once more. */
 async function regenerate(turn: HTMLElement): Promise<void> {
-  if (answering !== undefined || loading !== undefined) {
+  if (engine === undefined || model === undefined || answering !== undefined || loading !== undefined) {
     return;
   }
   turn.remove();
@@ -288,6 +365,14 @@ function update(): void {
   send.disabled = !isReady || prompt.value.trim() === "";
   for (const button of examples.querySelectorAll("button")) {
     button.disabled = !isReady;
+  }
+  keepFocus();
+}
+
+/** A control that hides or goes would take the focus with it, and the keyboard would start at the top again. */
+function keepFocus(): void {
+  if (lastFocused !== undefined && !(lastFocused.isConnected && lastFocused.checkVisibility())) {
+    (stop.hidden ? prompt : stop).focus({ preventScroll: true });
   }
 }
 

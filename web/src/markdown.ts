@@ -2,6 +2,7 @@
 
 import DOMPurify from "dompurify";
 import { Marked } from "marked";
+import { element } from "./dom.js";
 
 const marked = new Marked({
   gfm: true,
@@ -26,17 +27,22 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   }
 });
 
-/** Shows a markdown text in `target`. */
+/** Shows a markdown text in `target`, and as it is where it is too deeply nested to be formatted. */
 export function renderMarkdown(target: HTMLElement, text: string): void {
-  const html = marked.parse(text, { async: false });
-  target.replaceChildren(
-    DOMPurify.sanitize(html, {
-      ALLOWED_TAGS,
-      ALLOWED_ATTR: ["href", "start"],
-      ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
-      RETURN_DOM_FRAGMENT: true,
-    }),
-  );
+  try {
+    target.replaceChildren(sanitized(marked.parse(text, { async: false })));
+  } catch {
+    target.replaceChildren(element("p", "plain", text));
+  }
+}
+
+function sanitized(html: string): DocumentFragment {
+  return DOMPurify.sanitize(html, {
+    ALLOWED_TAGS,
+    ALLOWED_ATTR: ["href", "start"],
+    ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+    RETURN_DOM_FRAGMENT: true,
+  });
 }
 
 function escapeHtml(text: string): string {

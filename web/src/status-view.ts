@@ -25,9 +25,9 @@ export class StatusView {
   }
 
   /** The line under the message box. */
-  showDevice(device: DeviceInfo | undefined, wanted: BackendChoice): void {
-    this.#dot.className = `device-dot ${device?.backend ?? ""}`;
-    this.#device.textContent = device === undefined ? "" : describeDevice(device, wanted);
+  showDevice(device: DeviceInfo, wanted: BackendChoice, isUnreliable: boolean): void {
+    this.#dot.className = `device-dot ${device.backend}`;
+    this.#device.textContent = describeDevice(device, wanted, isUnreliable);
   }
 
   showNoDevice(text: string): void {
@@ -94,12 +94,13 @@ export function failureContent(error: unknown, actions: readonly FailureAction[]
   return content;
 }
 
-function describeDevice(device: DeviceInfo, wanted: BackendChoice): string {
+function describeDevice(device: DeviceInfo, wanted: BackendChoice, isUnreliable: boolean): string {
   if (device.backend === "cpu") {
     if (wanted === "cpu") {
       return "Runs on the processor, as set. Answers come slower than on a graphics device.";
     }
-    const reason = "gpu" in navigator ? "WebGPU found no graphics device" : "This browser has no WebGPU";
+    const missing = "gpu" in navigator ? "WebGPU found no graphics device" : "This browser has no WebGPU";
+    const reason = isUnreliable ? "The graphics device gave wrong results" : missing;
     return `${reason}: the model runs on the processor, slower.`;
   }
   const name = deviceName(device);
