@@ -20,63 +20,96 @@ const CONTINUATION = ['invariants', 'continuing_a_session_equals_a_cold_run'];
 const CHUNKS = ['invariants', 'chunk_sizes_agree_bit_for_bit'];
 const KERNELS = ['kernels', 'every_kernel_matches_its_reference'];
 
-/** Name, file, text to replace, replacement, and the engine test that must fail. */
+/** The same mistake in a kernel and in its reference: only an independent answer can tell. */
+const both = (kernel, wgsl, reference) => [
+  ...wgsl.map(([from, to]) => [`${kernels}/${kernel}/${kernel}.wgsl`, from, to]),
+  ...reference.map(([from, to]) => [`${kernels}/${kernel}/reference.rs`, from, to]),
+];
+
+/** Name, edits (file, text, replacement), and the engine test that must fail. */
 const MUTATIONS = [
-  ['adjacent-pair RoPE', `${kernels}/norm_rope/norm_rope.wgsl`, [
+  ['adjacent-pair RoPE', both('norm_rope', [
     ['let a = x[source + i] * scale * weight[i];', 'let a = x[source + 2u * i] * scale * weight[2u * i];'],
     ['let b = x[source + n_pairs + i] * scale * weight[n_pairs + i];', 'let b = x[source + 2u * i + 1u] * scale * weight[2u * i + 1u];'],
     ['out[dest + i] = a * c - b * s;', 'out[dest + 2u * i] = a * c - b * s;'],
     ['out[dest + n_pairs + i] = a * s + b * c;', 'out[dest + 2u * i + 1u] = a * s + b * c;'],
-  ], LAYERS],
-  ['no QK-norm', `${kernels}/norm_rope/norm_rope.wgsl`, [
+  ], [
+    ['(normed(i), normed(n_pairs + i))', '(normed(2 * i), normed(2 * i + 1))'],
+    ['out[dest + i] = (a * cos', 'out[dest + 2 * i] = (a * cos'],
+    ['out[dest + n_pairs + i] = (a * sin', 'out[dest + 2 * i + 1] = (a * sin'],
+  ]), LAYERS],
+  ['no QK-norm', both('norm_rope', [
     ['let scale = 1.0 / sqrt(total / f32(params.head_dim) + params.eps);', 'let scale = select(1.0, 0.0, total < 0.0);'],
-  ], LAYERS],
-  ['+1 on norms', `${kernels}/rms_norm/rms_norm.wgsl`, [
+  ], [
+    ['let scale = 1.0 / (mean + f64::from(p.eps)).sqrt();', 'let scale = if mean < 0.0 { 0.0 } else { 1.0 };'],
+  ]), LAYERS],
+  ['+1 on norms', both('rms_norm', [
     ['* scale * weight[i]', '* scale * (weight[i] + 1.0)'],
-  ], LAYERS],
-  ['wrong value-head order', `${kernels}/delta_net/delta_net.wgsl`, [
+  ], [
+    ['scale * f64::from(weight[i])', 'scale * (f64::from(weight[i]) + 1.0)'],
+  ]), LAYERS],
+  ['wrong value-head order', both('delta_net', [
     ['head % params.key_heads * params.key_dim', 'head / (params.value_heads / params.key_heads) * params.key_dim'],
-  ], LAYERS],
-  ['conv state stored after activation', `${kernels}/conv1d/conv1d.wgsl`, [
-    ['past = vec3f(past.y, past.z, now);', 'past = vec3f(past.y, past.z, now * sigmoid(now));'],
-  ], LAYERS],
-  ['positions restart at 0 on continuation', 'crates/engine/src/session.rs', [
-    ['State { position: self.ledger.len() as u32,', 'State { position: 0,'],
+  ], [
+    ['let key_head = head % key_heads;', 'let key_head = head / (value_heads / key_heads);'],
+  ]), LAYERS],
+  ['conv state stored after activation', both('conv1d', [
+    ['conv_state[(j - missing) * params.channels + channel] = past[j];', 'conv_state[(j - missing) * params.channels + channel] = past[j] * sigmoid(past[j]);'],
+  ], [
+    ['args.write(0).copy_from_slice(&window[n_tokens * channels..]);', 'for (s, &w) in args.write(0).iter_mut().zip(&window[n_tokens * channels..]) {\n        *s = silu(f64::from(w)) as f32;\n    }'],
+  ]), CONTINUATION],
+  ['positions restart at 0 on continuation', [
+    ['crates/engine/src/session.rs', 'State { position: self.ledger.len() as u32,', 'State { position: 0,'],
   ], CONTINUATION],
-  ['gate without sigmoid', `${kernels}/sigmoid_gate/sigmoid_gate.wgsl`, [
+  ['gate without sigmoid', both('sigmoid_gate', [
     ['x[i] * sigmoid(gate)', 'x[i] * gate'],
+  ], [
+    ['* sigmoid(f64::from(gate))', '* f64::from(gate)'],
+  ]), LAYERS],
+  ['scale of the neighbouring group', [
+    ['crates/shaders/src/shared/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
+    ['crates/shaders/src/weights.rs', 'Format::Q1_0 if bits(k) & 1 == 1 => half(k / 128),', 'Format::Q1_0 if bits(k) & 1 == 1 => half((k / 128) ^ 1),'],
+    ['crates/shaders/src/weights.rs', 'Format::Q1_0 => -half(k / 128),', 'Format::Q1_0 => -half((k / 128) ^ 1),'],
   ], LAYERS],
-  ['scale of the neighbouring group', 'crates/shaders/src/shared/unpack_q1_0.wgsl', [
-    ['row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
+  ['bit order reversed', [
+    ['crates/shaders/src/shared/unpack_q1_0.wgsl', 'vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
+    ['crates/shaders/src/shared/unpack_q1_0.wgsl', 'vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
+    ['crates/shaders/src/weights.rs', 'Format::Q1_0 if bits(k) & 1 == 1', 'Format::Q1_0 if bits(k / 8 * 8 + 7 - k % 8) & 1 == 1'],
   ], LAYERS],
-  ['bit order reversed', 'crates/shaders/src/shared/unpack_q1_0.wgsl', [
-    ['vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
-    ['vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
-  ], LAYERS],
-  ['last K-block dropped in prefill', `${kernels}/matmul/matmul.wgsl`, [
+  ['last K-block dropped in prefill', both('matmul', [
     ['k < params.cols; k += STEP', 'k + 128u < params.cols; k += STEP'],
-  ], LAYERS],
-  ['last K-block dropped in decode', `${kernels}/matvec/matvec.wgsl`, [
+  ], [
+    ['for k in 0..cols {', 'for k in (0..cols).filter(|k| k / 16 * 16 + 128 < cols) {'],
+  ]), LAYERS],
+  ['last K-block dropped in decode', both('matvec', [
     ['k < params.cols; k += LANES', 'k + 128u < params.cols; k += LANES'],
-  ], ANSWERS],
-  ['a dispatch over 65,535 groups', 'crates/shaders/src/kernel.rs', [
-    ['let y = n.div_ceil(max).max(1);', 'let y = 1;'],
+  ], [
+    ['for k in 0..w.len() {', 'for k in (0..w.len()).filter(|k| k / 8 * 8 + 128 < w.len()) {'],
+  ]), ANSWERS],
+  ['a dispatch over 65,535 groups', [
+    ['crates/shaders/src/kernel.rs', 'let y = n.div_ceil(max).max(1);', 'let y = 1;'],
   ], KERNELS],
-  ['last token of a reused prefix read again', 'crates/engine/src/engine.rs', [
-    ['            n_read: n_reused,\n', '            n_read: n_reused.saturating_sub(1),\n'],
+  ['last token of a reused prefix read again', [
+    ['crates/engine/src/engine.rs', '            n_read: n_reused,\n', '            n_read: n_reused.saturating_sub(1),\n'],
   ], CONTINUATION],
-  ['attention looks one position ahead', `${kernels}/attention/attention.wgsl`, [
+  ['attention looks one position ahead', both('attention', [
     ['let n_keys = min(state.position + token + 1u', 'let n_keys = min(state.position + token + 2u'],
-  ], CHUNKS],
+  ], [
+    ['let n_keys = (position + token + 1)', 'let n_keys = (position + token + 2)'],
+  ]), CHUNKS],
 ];
 
-function mutate(edits, path) {
-  let text = readFileSync(path, 'utf8');
-  for (const [from, to] of edits) {
-    if (!text.includes(from)) throw new Error(`${path} no longer contains: ${from}`);
-    text = text.replace(from, to);
+/** Makes the edits and returns what undoes them. */
+function mutate(edits) {
+  const originals = new Map();
+  for (const [file, from, to] of edits) {
+    const path = join(copy, file);
+    const text = readFileSync(path, 'utf8');
+    if (!text.includes(from)) throw new Error(`${file} no longer contains: ${from}`);
+    if (!originals.has(path)) originals.set(path, text);
+    writeFileSync(path, text.replace(from, () => to));
   }
-  writeFileSync(path, text);
+  return () => originals.forEach((text, path) => writeFileSync(path, text));
 }
 
 function runTest([binary, name]) {
@@ -94,17 +127,15 @@ for (const file of files.split('\0').filter((f) => f && existsSync(join(root, f)
 
 const wanted = process.argv.slice(2);
 const chosen = MUTATIONS.filter(([name]) => wanted.length === 0 || wanted.includes(name));
-for (const test of new Set(chosen.map(([, , , test]) => test))) {
+for (const test of new Set(chosen.map(([, , test]) => test))) {
   const clean = runTest(test);
   if (clean.status !== 0) throw new Error(`${test.join(' ')} fails without any mistake:\n${clean.stdout}${clean.stderr}`);
 }
 let missed = 0;
-for (const [name, file, edits, test] of chosen) {
-  const path = join(copy, file);
-  const original = readFileSync(path, 'utf8');
-  mutate(edits, path);
+for (const [name, edits, test] of chosen) {
+  const undo = mutate(edits);
   const result = runTest(test);
-  writeFileSync(path, original);
+  undo();
   const built = /running \d+ test/.test(result.stdout);
   const red = result.status !== 0 && built;
   if (!red) missed += 1;
