@@ -67,13 +67,13 @@ const MUTATIONS = [
     ['* sigmoid(f64::from(gate))', '* f64::from(gate)'],
   ]), LAYERS],
   ['scale of the neighbouring group', [
-    ['crates/shaders/src/shared/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
     ['crates/shaders/src/weights.rs', 'Format::Q1_0 if bits(k) & 1 == 1 => half(k / 128),', 'Format::Q1_0 if bits(k) & 1 == 1 => half((k / 128) ^ 1),'],
     ['crates/shaders/src/weights.rs', 'Format::Q1_0 => -half(k / 128),', 'Format::Q1_0 => -half((k / 128) ^ 1),'],
   ], LAYERS],
   ['bit order reversed', [
-    ['crates/shaders/src/shared/unpack_q1_0.wgsl', 'vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
-    ['crates/shaders/src/shared/unpack_q1_0.wgsl', 'vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
     ['crates/shaders/src/weights.rs', 'Format::Q1_0 if bits(k) & 1 == 1', 'Format::Q1_0 if bits(k / 8 * 8 + 7 - k % 8) & 1 == 1'],
   ], LAYERS],
   ['last K-block dropped in prefill', both('matmul', [

@@ -16,7 +16,7 @@ pub const MAX_WORKGROUPS_PER_AXIS: u32 = 65_535;
 /// Firefox uses where there is no GPU, leaves every loop once its count is used up, without an error.
 pub const MAX_LOOP_ITERATIONS: u32 = 65_535;
 
-/// The device-side state of a session; the Rust side of `shared/state.wgsl`.
+/// The device-side state of a session; the Rust side of `common/state.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct State {

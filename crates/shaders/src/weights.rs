@@ -102,16 +102,16 @@ impl Format {
     /// The WGSL that defines `unpack8` for this format.
     pub(crate) const fn wgsl(self) -> &'static str {
         match self {
-            Self::F32 => include_str!("shared/unpack_f32.wgsl"),
-            Self::F16 => include_str!("shared/unpack_f16.wgsl"),
-            Self::BF16 => include_str!("shared/unpack_bf16.wgsl"),
-            Self::Q1_0 => include_str!("shared/unpack_q1_0.wgsl"),
-            Self::Q2_0G64 => concat!("const GROUP = 64u;\n", include_str!("shared/unpack_q2_0.wgsl")),
-            Self::Q2_0G128 => concat!("const GROUP = 128u;\n", include_str!("shared/unpack_q2_0.wgsl")),
-            Self::Q4_0 => include_str!("shared/unpack_q4_0.wgsl"),
-            Self::Q8_0 => include_str!("shared/unpack_q8_0.wgsl"),
-            Self::Q4K => include_str!("shared/unpack_q4_k.wgsl"),
-            Self::Q6K => include_str!("shared/unpack_q6_k.wgsl"),
+            Self::F32 => include_str!("common/unpack_f32.wgsl"),
+            Self::F16 => include_str!("common/unpack_f16.wgsl"),
+            Self::BF16 => include_str!("common/unpack_bf16.wgsl"),
+            Self::Q1_0 => include_str!("common/unpack_q1_0.wgsl"),
+            Self::Q2_0G64 => concat!("const GROUP = 64u;\n", include_str!("common/unpack_q2_0.wgsl")),
+            Self::Q2_0G128 => concat!("const GROUP = 128u;\n", include_str!("common/unpack_q2_0.wgsl")),
+            Self::Q4_0 => include_str!("common/unpack_q4_0.wgsl"),
+            Self::Q8_0 => include_str!("common/unpack_q8_0.wgsl"),
+            Self::Q4K => include_str!("common/unpack_q4_k.wgsl"),
+            Self::Q6K => include_str!("common/unpack_q6_k.wgsl"),
         }
     }
 

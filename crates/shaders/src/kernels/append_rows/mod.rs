@@ -21,8 +21,8 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "append_rows",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
         include_str!("append_rows.wgsl"),
     ],
     bindings: &[Binding::read("x"), Binding::write("cache")],

@@ -40,8 +40,8 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "argmax_final",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/float_order.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/float_order.wgsl"),
         include_str!("argmax_final.wgsl"),
     ],
     bindings: &[Binding::read_u32("partials"), Binding::write_u32("tokens"), Binding::write_u32("generated")],

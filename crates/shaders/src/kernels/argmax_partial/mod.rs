@@ -30,9 +30,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "argmax_partial",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/float_order.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/float_order.wgsl"),
         include_str!("argmax_partial.wgsl"),
     ],
     bindings: &[Binding::read("logits"), Binding::write_u32("partials")],

@@ -48,8 +48,8 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "attention",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
         include_str!("attention.wgsl"),
     ],
     bindings: &[

@@ -34,9 +34,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "conv1d",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sigmoid.wgsl"),
         include_str!("conv1d.wgsl"),
     ],
     bindings: &[

@@ -67,9 +67,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "delta_net",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sigmoid.wgsl"),
         include_str!("delta_net.wgsl"),
     ],
     bindings: &[

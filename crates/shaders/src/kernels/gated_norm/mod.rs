@@ -27,10 +27,10 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "gated_norm",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sum.wgsl"),
-        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sum.wgsl"),
+        include_str!("../../common/sigmoid.wgsl"),
         include_str!("gated_norm.wgsl"),
     ],
     bindings: &[Binding::read("o"), Binding::read("z"), Binding::read("weight"), Binding::write("out")],

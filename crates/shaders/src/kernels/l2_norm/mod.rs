@@ -33,9 +33,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "l2_norm",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sum.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sum.wgsl"),
         include_str!("l2_norm.wgsl"),
     ],
     bindings: &[Binding::write("y")],

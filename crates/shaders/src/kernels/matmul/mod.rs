@@ -38,9 +38,9 @@ macro_rules! kernel {
         Kernel {
             name: concat!("matmul_", $format_name),
             sources: &[
-                include_str!("../../shared/state.wgsl"),
-                include_str!("../../shared/workgroups.wgsl"),
-                include_str!("../../shared/unpack_common.wgsl"),
+                include_str!("../../common/state.wgsl"),
+                include_str!("../../common/workgroups.wgsl"),
+                include_str!("../../common/unpack_common.wgsl"),
                 $format.wgsl(),
                 include_str!("matmul.wgsl"),
             ],

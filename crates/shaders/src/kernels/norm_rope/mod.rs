@@ -55,9 +55,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "norm_rope",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sum.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sum.wgsl"),
         include_str!("norm_rope.wgsl"),
     ],
     bindings: &[Binding::read("x"), Binding::read("weight"), Binding::read("rope"), Binding::write("out")],

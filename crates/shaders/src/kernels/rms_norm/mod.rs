@@ -25,8 +25,8 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "rms_norm",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
         include_str!("rms_norm.wgsl"),
     ],
     bindings: &[Binding::read("x"), Binding::read("weight"), Binding::write("out")],

@@ -25,9 +25,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "sigmoid_gate",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sigmoid.wgsl"),
         include_str!("sigmoid_gate.wgsl"),
     ],
     bindings: &[Binding::read("qg"), Binding::write("x")],

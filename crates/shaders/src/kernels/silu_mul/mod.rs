@@ -21,9 +21,9 @@ pub struct Params {
 pub static KERNEL: Kernel = Kernel {
     name: "silu_mul",
     sources: &[
-        include_str!("../../shared/state.wgsl"),
-        include_str!("../../shared/workgroups.wgsl"),
-        include_str!("../../shared/sigmoid.wgsl"),
+        include_str!("../../common/state.wgsl"),
+        include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sigmoid.wgsl"),
         include_str!("silu_mul.wgsl"),
     ],
     bindings: &[Binding::read("gate"), Binding::read("up"), Binding::write("out")],
