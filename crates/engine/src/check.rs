@@ -43,8 +43,9 @@ pub async fn probe(device: &mut Device, model: &Model) -> Result<(), EngineError
     let all = prefill.chain([&plans.decode, &plans.head, &plans.greedy]);
     let used: BTreeMap<&str, _> =
         all.flat_map(|plan| &plan.dispatches).map(|d| (d.kernel.name, d.kernel)).collect();
+    let max_words = device.info().limits.max_words();
     for kernel in used.into_values() {
-        let case = kernels::probe(kernel)?.ok_or_else(|| EngineError::WrongResults {
+        let case = kernels::probe(kernel, max_words)?.ok_or_else(|| EngineError::WrongResults {
             kernel: kernel.name,
             detail: "it has no case with a known answer".to_owned(),
         })?;

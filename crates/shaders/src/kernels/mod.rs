@@ -53,10 +53,11 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
 const MAX_PROBE_WORDS: usize = 200_000;
 const MAX_PROBE_WORKGROUPS: u64 = 4096;
 
-/// The largest case that is small enough to run at every load and whose result shows that the
-/// kernel ran.
-pub fn probe(kernel: &'static Kernel) -> Result<Option<Case>, ShapeError> {
+/// The largest case that is small enough to run at every load, whose buffers hold at most
+/// `max_buffer_words` each, and whose result shows that the kernel ran.
+pub fn probe(kernel: &'static Kernel, max_buffer_words: u64) -> Result<Option<Case>, ShapeError> {
     let n_words = |case: &Case| case.buffers.iter().map(Vec::len).sum::<usize>();
+    let fits = |case: &Case| case.buffers.iter().all(|buffer| buffer.len() as u64 <= max_buffer_words);
     let n_workgroups = |case: &Case| {
         let workgroups = case.dispatch.workgroups;
         u64::from(workgroups.x) * u64::from(workgroups.y)
@@ -64,6 +65,7 @@ pub fn probe(kernel: &'static Kernel) -> Result<Option<Case>, ShapeError> {
     let mut small: Vec<Case> = (kernel.cases)()?
         .into_iter()
         .filter(|case| n_words(case) <= MAX_PROBE_WORDS && n_workgroups(case) <= MAX_PROBE_WORKGROUPS)
+        .filter(fits)
         .collect();
     small.sort_by_key(|case| std::cmp::Reverse(n_words(case)));
     Ok(small.into_iter().find(|case| run_reference(case) != (case.buffers.clone(), case.state)))
