@@ -2,7 +2,7 @@
 //!
 //! [`ModelConfig::from_header`] is the gate between a file and the kernels: what passes has every
 //! tensor the forward pass reads, with the right shape and a type that can be decoded, and no key
-//! or tensor that would change the result but is not implemented. Everything else is refused here,
+//! or tensor that would change the result and that no kernel honours. Everything else is refused here,
 //! by name, because a model that runs with a wrong geometry talks nonsense without an error.
 //!
 //! Shapes are in the file's order, contiguous dimension first: a matrix with `out` rows and `in`

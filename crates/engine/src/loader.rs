@@ -328,7 +328,7 @@ impl Stage {
         let Some(header) = header else { return Ok(()) };
         let end = start + bytes.len() as u64;
         while let Some(tensor) = self.queue.get(self.next) {
-            let n_rows: u64 = tensor.shape.iter().skip(1).product::<u64>().max(1);
+            let n_rows = tensor.n_rows().max(1);
             let run_rows = self.weights.rows_per_run(tensor);
             let row_bytes = tensor.n_bytes / n_rows;
             let tensor_start = header.data_start + tensor.offset;

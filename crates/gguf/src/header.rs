@@ -35,6 +35,12 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// Number of rows: the product of all dimensions but the contiguous one.
+    #[must_use]
+    pub fn n_rows(&self) -> u64 {
+        self.shape.iter().skip(1).fold(1, |product, &size| product.saturating_mul(size))
+    }
+
     /// Number of values. The product fits, because it was checked when the header was parsed.
     #[must_use]
     pub fn n_elems(&self) -> u64 {

@@ -46,7 +46,7 @@ impl Weights {
         is_vector: bool,
     ) -> Result<(), EngineError> {
         let dim = |i: usize| info.shape.get(i).copied().unwrap_or(1);
-        let n_rows: u64 = info.shape.iter().skip(1).product();
+        let n_rows = info.n_rows();
         let too_large = |needed: u64| EngineError::LimitTooSmall {
             what: info.name.clone(),
             needed,
@@ -129,7 +129,7 @@ impl Weights {
 
     /// How many rows of the tensor to collect before [`Weights::write`]; all of it for a vector.
     pub fn rows_per_run(&self, info: &TensorInfo) -> u64 {
-        let n_rows: u64 = info.shape.iter().skip(1).product();
+        let n_rows = info.n_rows();
         match self.slots.get(&info.name) {
             Some(Slot::Matrix(_)) => {
                 let row_bytes = (info.n_bytes / n_rows.max(1)).max(1);
