@@ -61,7 +61,8 @@ impl AssistantTurn {
 
     /// The block in front of an answer as the model processed it, or `None` if there was none.
     ///
-    /// A known thought was processed as a block, the empty one only if the model thinks at all. Where
+    /// A known thought was processed as a block. An empty one was if the template ever writes an empty
+    /// block, or opens one whatever the setting; else thinking was off, and nothing was written. Where
     /// the thought is not known, the turn is taken to have had the present setting: with thinking off
     /// its generation prompt wrote an empty block, with thinking on nothing can be said.
     pub fn block(&self, thought: Option<&str>, enable_thinking: Option<bool>) -> Option<String> {
@@ -74,7 +75,7 @@ impl AssistantTurn {
         let thought = thought.map(|thought| thought.trim_matches('\n'));
         let was_processed = match thought {
             None => present.contains(CLOSE),
-            Some("") => self.scaffolds.iter().any(|scaffold| scaffold.contains(OPEN)),
+            Some("") => off.contains(OPEN) || self.scaffolds.iter().any(|s| s.contains(CLOSE)),
             Some(_) => true,
         };
         was_processed.then(|| format!("{OPEN}\n{}\n{CLOSE}\n\n", thought.unwrap_or_default()))

@@ -140,6 +140,20 @@ fn all_templates() -> Vec<(&'static str, ChatTemplate)> {
     ]
 }
 
+/// The embedded model's template, which knows no tools and writes no block at all where thinking is off.
+const THOUGHT_OR_NOTHING: &str = "\
+{%- for message in messages %}\
+{{- '<|im_start|>' + message.role + '\\n' }}\
+{%- if message.role == 'assistant' and message.reasoning_content %}\
+{{- '<think>\\n' + message.reasoning_content.strip() + '\\n</think>\\n\\n' }}\
+{%- endif %}\
+{{- message.content + '<|im_end|>\\n' }}\
+{%- endfor %}\
+{%- if add_generation_prompt %}\
+{{- '<|im_start|>assistant\\n' }}\
+{%- if enable_thinking is defined and enable_thinking %}{{- '<think>\\n' }}{%- endif %}\
+{%- endif %}";
+
 /// A conversation with `text` in every place that people and tools can fill.
 fn conversation_with(text: &str) -> (Vec<Message>, RenderOptions) {
     let mut with_call = reply(Some(text), text);
@@ -368,7 +382,8 @@ fn every_prompt_extends_what_was_processed() {
     };
     let t = true;
     let f = false;
-    for (name, template) in all_templates() {
+    let embedded = ("signbit-mini", ChatTemplate::new(THOUGHT_OR_NOTHING).unwrap());
+    for (name, template) in all_templates().into_iter().chain([embedded]) {
         for thinking in [[f, f, f], [t, t, t], [f, t, f], [t, f, t], [f, t, t], [t, f, f]] {
             println!("{name} {thinking:?}");
             check_every_prompt_extends_the_last(&template, mini("qwen35"), &three(thinking));
