@@ -18,6 +18,7 @@ import { heading, main, ROOT, ScriptError } from "./lib/run.mjs";
 import { chromiumPath, setUpBrowser, setUpBuild } from "./lib/setup.mjs";
 
 const QUICK = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
+const QUICK_EMBEDDED_EVERY = 10;
 const REPORT = path.join("reports", "certify.json");
 const SERVER_START_MS = 10_000;
 
@@ -70,6 +71,7 @@ async function certify({ full, backend, hardware }) {
       fixtures: names,
       invariants: names,
       scope: full ? {} : QUICK,
+      embeddedEvery: full ? 1 : QUICK_EMBEDDED_EVERY,
     });
   } finally {
     await browser?.close();
@@ -79,7 +81,7 @@ async function certify({ full, backend, hardware }) {
 
 function fixtures() {
   return readdirSync(path.join(ROOT, "tests/golden/models"), { withFileTypes: true })
-    .filter((entry) => entry.isDirectory() && entry.name.startsWith("qwen3"))
+    .filter((entry) => entry.isDirectory())
     .map(({ name }) => name)
     .sort();
 }

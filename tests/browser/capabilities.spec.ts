@@ -6,14 +6,14 @@ test("the project has the backend it is named after @smoke", async ({ page, back
     const start = performance.now();
     const engine = await harness.openEngine(backend);
     const opened = performance.now();
-    await engine.load("/models/tiny-geo.gguf");
+    await engine.load("/tests/golden/tiny-geo/model.gguf");
     const loaded = performance.now();
     const { device } = engine;
     engine.terminate();
     return { device, openMs: opened - start, loadMs: loaded - opened };
   }, backend);
   console.log(`${project.name}: ${device?.backend}, ${device?.vendor} ${device?.name}, features: ${device?.features.join(" ")}`);
-  console.log(`${project.name}: engine ready in ${openMs.toFixed(0)} ms, built-in model in ${loadMs.toFixed(0)} ms more`);
+  console.log(`${project.name}: engine ready in ${openMs.toFixed(0)} ms, tiny-geo in ${loadMs.toFixed(0)} ms more`);
   expect(device?.backend).toBe(backend);
   if (backend === "webgpu") {
     expect(Object.keys(device?.limits ?? {}).length).toBeGreaterThan(0);

@@ -4,13 +4,13 @@ test("the certification run passes and reports every check", async ({ page, back
   test.setTimeout(600_000);
   await openHarness(page);
   const report = await page.evaluate(
-    (backend) => harness.certify({ backend, fixtures: ["qwen35-q1_0"], scope: { prompts: ["len-005"], greedyTokens: 8 }, invariants: [] }),
+    (backend) => harness.certify({ backend, fixtures: ["qwen35-q1_0"], scope: { prompts: ["len-005"], greedyTokens: 8 }, invariants: [], embeddedEvery: 50 }),
     backend,
   );
   expect(report.checks.filter(({ ok }) => !ok)).toEqual([]);
   expect(report.verdict).toBe("pass");
   expect(report.device.backend).toBe(backend);
-  for (const group of ["kernel", "qwen35-q1_0", "continuation", "tiny-geo"]) {
+  for (const group of ["kernel", "qwen35-q1_0", "continuation", "tiny-geo", "signbit-mini"]) {
     expect(report.checks.some(({ name }) => name.startsWith(group))).toBe(true);
   }
 });
@@ -19,7 +19,7 @@ test("a fixture that cannot be run fails the certification", async ({ page, back
   tolerated.push(/404/);
   await openHarness(page);
   const report = await page.evaluate(
-    (backend) => harness.certify({ backend, fixtures: ["no-such-fixture"], scope: {}, invariants: [] }),
+    (backend) => harness.certify({ backend, fixtures: ["no-such-fixture"], scope: {}, invariants: [], embeddedEvery: 200 }),
     backend,
   );
   expect(report.verdict).toBe("fail");

@@ -1,10 +1,11 @@
-import { readdirSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync } from "node:fs";
 import type { GoldenScope } from "./harness/dist/golden.js";
 import { expect, openHarness, test } from "./test.js";
 
 /** Every folder with reference logits; a fixture that is added is tested. */
 const FIXTURES = readdirSync(new URL("../golden/models", import.meta.url), { withFileTypes: true })
-  .filter((entry) => entry.isDirectory() && /^qwen3/.test(entry.name))
+  .filter((entry) => entry.isDirectory())
   .map(({ name }) => name)
   .sort();
 /**
@@ -14,7 +15,7 @@ const FIXTURES = readdirSync(new URL("../golden/models", import.meta.url), { wit
 const QUICK: GoldenScope = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
 
 test("the fixtures are there", () => {
-  expect(FIXTURES.length).toBeGreaterThanOrEqual(13);
+  expect(FIXTURES.length).toBeGreaterThanOrEqual(14);
 });
 
 for (const fixture of FIXTURES) {
@@ -36,7 +37,7 @@ for (const fixture of FIXTURES) {
   });
 }
 
-test("the built-in model gives the reference's answers", async ({ page, backend }) => {
+test("tiny-geo gives the reference's answers", async ({ page, backend }) => {
   await openHarness(page);
   const failed = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);
@@ -45,4 +46,24 @@ test("the built-in model gives the reference's answers", async ({ page, backend 
     return checks.filter(({ ok }) => !ok).map(harness.line);
   }, backend);
   expect(failed).toEqual([]);
+});
+
+test("the embedded model gives the reference's answers", async ({ page, backend }) => {
+  test.setTimeout(400_000);
+  await openHarness(page);
+  const failed = await page.evaluate(async (backend) => {
+    const engine = await harness.openEngine(backend);
+    const checks = await harness.checkEmbedded(engine, 25);
+    engine.terminate();
+    return checks.filter(({ ok }) => !ok).map(harness.line);
+  }, backend);
+  expect(failed).toEqual([]);
+});
+
+test("the embedded model is the file that the goldens were made from", () => {
+  const digest = createHash("sha256").update(readFileSync("models/signbit-mini.gguf")).digest("hex");
+  const golden = JSON.parse(readFileSync("tests/golden/models/signbit-mini/golden.json", "utf8")) as { model: { sha256: string } };
+  const answers = JSON.parse(readFileSync("tests/golden/signbit-mini/answers.json", "utf8")) as { model: { sha256: string } };
+  expect([golden.model.sha256, answers.model.sha256]).toEqual([digest, digest]);
+  expect(readFileSync("models/README.md", "utf8")).toContain(digest);
 });

@@ -41,7 +41,7 @@ test("the packed package works from plain files", async ({ page }, info) => {
   npm(["install", `./${archive}`, "--offline"], site);
   expect(existsSync(path.join(site, "node_modules/signbit/wasm/input.hash"))).toBe(false);
   expect(existsSync(path.join(site, "node_modules/signbit/src/client.ts"))).toBe(true);
-  copyFileSync(path.join(ROOT, "models/tiny-geo.gguf"), path.join(site, "tiny-geo.gguf"));
+  copyFileSync(path.join(ROOT, "tests/golden/tiny-geo/model.gguf"), path.join(site, "tiny-geo.gguf"));
   writeFileSync(path.join(site, "index.html"), PAGE);
   const server = await serve(site);
   try {

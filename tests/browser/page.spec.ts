@@ -5,12 +5,13 @@ import type { Locator, Page } from "@playwright/test";
 import { expect, test } from "./test.js";
 
 const LONG_MODEL = "tests/golden/models/qwen35-q1_0/model.gguf";
+const BUILT_IN = "Signbit Mini";
 const PARIS = "The capital of France is Paris.";
 
 /** Opens the page and waits for the built-in model. */
 async function openPage(page: Page, query = ""): Promise<void> {
   await page.goto(`/${query}`);
-  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(page.getByRole("button", { name: BUILT_IN })).toBeVisible();
   await expect(page.getByRole("button", { name: "What is the capital of France?" })).toBeEnabled();
 }
 
@@ -27,7 +28,7 @@ function answers(page: Page): Locator {
 async function chooseBuiltIn(page: Page): Promise<void> {
   await page.locator("#model-button").click();
   await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
-  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(page.getByRole("button", { name: BUILT_IN })).toBeVisible();
   await expect(page.locator("#loading")).toBeHidden();
 }
 
@@ -121,7 +122,7 @@ test("a conversation goes on over several turns", async ({ page }) => {
   await ask(page, "What is the capital of France?");
   await expect(answers(page).last()).toContainText(PARIS);
   await ask(page, "And its currency?");
-  await expect(answers(page).last()).toContainText("The currency of France is the Euro.");
+  await expect(answers(page).last()).toContainText("The currency of France is the euro.");
   await expect(page.locator(".turn.user")).toHaveCount(2);
 
   await page.getByRole("button", { name: "New chat" }).click();
@@ -136,12 +137,12 @@ test("an answer can be given once more, and only the last", async ({ page }) => 
   await ask(page, "What is the capital of France?");
   await expect(answers(page).last()).toContainText(PARIS);
   await ask(page, "And its currency?");
-  await expect(answers(page).last()).toContainText("Euro");
+  await expect(answers(page).last()).toContainText("euro");
   await expect(page.getByRole("button", { name: "Regenerate" })).toHaveCount(1);
   await page.getByRole("button", { name: "Regenerate" }).click();
   await expect(page.getByRole("button", { name: "Regenerate" })).toHaveCount(1);
   await expect(answers(page)).toHaveCount(2);
-  await expect(answers(page).last()).toContainText("The currency of France is the Euro.");
+  await expect(answers(page).last()).toContainText("The currency of France is the euro.");
 });
 
 test("an answer can be copied", async ({ page, context }) => {
@@ -221,7 +222,7 @@ test("an engine that does not start leaves no model on show", async ({ page, bac
   await expect(page.getByRole("button", { name: "No model" })).toBeVisible();
   await expect(page.locator(".device-line")).toContainText("The engine is not running");
   await chooseBackend(page, "auto");
-  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(page.getByRole("button", { name: BUILT_IN })).toBeVisible();
   await ask(page, "Where is Egypt?");
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
 });
@@ -310,9 +311,17 @@ test("every control has a name", async ({ page }) => {
   expect(nameless).toEqual([]);
 });
 
+test("the notices of the built-in model's sources are a click away", async ({ page, request }) => {
+  await openPage(page);
+  await page.getByRole("button", { name: BUILT_IN }).click();
+  const address = await page.getByRole("link", { name: "Sources and licences" }).getAttribute("href");
+  const notice = await (await request.get(new URL(address ?? "", page.url()).href)).text();
+  expect(notice).toContain("WordNet 3.0 Copyright");
+});
+
 test("a local file loads by the picker and by drag and drop", async ({ page }) => {
   await openPage(page);
-  await page.getByRole("button", { name: "Tiny Geo" }).click();
+  await page.getByRole("button", { name: BUILT_IN }).click();
   const chooser = page.waitForEvent("filechooser");
   await page.getByRole("button", { name: "Choose a file" }).click();
   await (await chooser).setFiles("tests/golden/models/qwen3-q1_0/model.gguf");
@@ -322,7 +331,7 @@ test("a local file loads by the picker and by drag and drop", async ({ page }) =
   await expect(page.getByLabel("Loaded model")).toContainText("qwen3, ");
   await page.keyboard.press("Escape");
 
-  const bytes = readFileSync("models/tiny-geo.gguf").toString("base64");
+  const bytes = readFileSync("tests/golden/tiny-geo/model.gguf").toString("base64");
   const transfer = await page.evaluateHandle(async (bytes) => {
     const transfer = new DataTransfer();
     const content = Uint8Array.from(atob(bytes), (character) => character.charCodeAt(0));
@@ -341,10 +350,10 @@ test("a local file loads by the picker and by drag and drop", async ({ page }) =
 
 test("a model loads from an address", async ({ page, baseURL }) => {
   await openPage(page);
-  await page.getByRole("button", { name: "Tiny Geo" }).click();
-  await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/models/tiny-geo.gguf`);
+  await page.getByRole("button", { name: BUILT_IN }).click();
+  await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/tests/golden/tiny-geo/model.gguf`);
   await page.getByRole("textbox", { name: "From an address" }).press("Enter");
-  await expect(page.getByRole("button", { name: "tiny-geo.gguf" })).toBeVisible();
+  await expect(page.getByRole("button", { name: "model.gguf" })).toBeVisible();
   await expect(page.locator("#loading")).toBeHidden();
   await ask(page, "Where is Egypt?");
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
@@ -368,7 +377,7 @@ test("a bad address and a bad file say what to do, and the page goes on", async 
   await expect(alert).toContainText("This is not a usable model file.");
   await alert.getByRole("button", { name: "Choose another model" }).click();
   await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
-  await expect(page.getByRole("button", { name: "Tiny Geo" })).toBeVisible();
+  await expect(page.getByRole("button", { name: BUILT_IN })).toBeVisible();
   await expect(alert).toBeHidden();
   await ask(page, "Where is Egypt?");
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
@@ -376,7 +385,7 @@ test("a bad address and a bad file say what to do, and the page goes on", async 
 
 test("a load can be cancelled", async ({ page, baseURL }) => {
   await openPage(page);
-  await page.getByRole("button", { name: "Tiny Geo" }).click();
+  await page.getByRole("button", { name: BUILT_IN }).click();
   await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/faults/slow`);
   await page.getByRole("textbox", { name: "From an address" }).press("Enter");
   await expect(page.getByText(/Loading slow: .+ of 834 KB/)).toBeVisible();
@@ -462,6 +471,6 @@ test("a hidden page goes on answering", async ({ page, context }) => {
   const other = await context.newPage();
   await other.goto("about:blank");
   await other.bringToFront();
-  await expect(answers(page).locator(".answer")).toContainText("I can make small talk.");
+  await expect(answers(page).locator(".answer")).toContainText("I can tell you about countries");
   await expect(page.getByRole("button", { name: "Regenerate" })).toBeAttached();
 });

@@ -10,7 +10,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 
 const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
-const MODEL = path.join(ROOT, "models/tiny-geo.gguf");
+const MODEL = path.join(ROOT, "tests/golden/tiny-geo/model.gguf");
 const SHARED_FOLDERS = ["/worker/dist/", "/worker/wasm/", "/models/", "/tests/golden/", "/tests/browser/harness/"];
 const SLOW_PIECE_BYTES = 16_384;
 const SLOW_PIECE_MS = 50;

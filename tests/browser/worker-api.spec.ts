@@ -17,7 +17,7 @@ test("a completion has OpenAI's shape", async ({ page, backend }) => {
   const completion = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       return engine.chat.completions.create({ messages, temperature: 0 });
     },
     { backend, messages: FRANCE },
@@ -34,7 +34,7 @@ test("a stream has OpenAI's shape and the same text", async ({ page, backend }) 
   const chunks = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       return Array.fromAsync(await engine.chat.completions.create({ messages, temperature: 0, stream: true }));
     },
     { backend, messages: FRANCE },
@@ -49,7 +49,7 @@ test("max_tokens and stop end an answer", async ({ page, backend }) => {
   const [short, stopped] = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       const { create } = engine.chat.completions;
       const results = [
         await create({ messages, temperature: 0, max_tokens: 3 }),
@@ -71,7 +71,7 @@ test("two chats at once give what they give one after the other", async ({ page,
   const { together, serial } = await page.evaluate(
     async ({ backend, questions }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       const ask = async (messages: (typeof questions)[number]): Promise<string | null> => {
         const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
         return choices[0].message.content;
@@ -97,7 +97,7 @@ test("requests are answered in the order in which they were made", async ({ page
       const order: string[] = [];
       const note = (name: string) => () => void order.push(name);
       await Promise.all([
-        engine.load("/models/tiny-geo.gguf").then(note("load")),
+        engine.load("/tests/golden/tiny-geo/model.gguf").then(note("load")),
         engine.chat.completions.create({ messages, temperature: 0 }).then(note("chat")),
         engine.tokenize("France").then(note("tokenize")),
         engine.render(messages).then(note("render")),
@@ -145,7 +145,7 @@ test("an abort before, at the start, on the way and after the end leaves the eng
       } catch (error) {
         outcomes.push(error instanceof DOMException ? error.name : String(error));
       }
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
       outcomes.push(choices[0].message.content ?? "");
       return outcomes;
@@ -210,7 +210,7 @@ test("the worker refuses a second request while it works on one", async ({ page 
 test("an abort of a calculation in one piece rejects, and the engine stays usable", async ({ page, backend }) => {
   const outcomes = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);
-    await engine.load("/models/tiny-geo.gguf");
+    await engine.load("/tests/golden/tiny-geo/model.gguf");
     const name = (error: unknown): string => (error instanceof DOMException ? error.name : String(error));
     const outcomes: string[] = [];
     for (const start of [
@@ -281,7 +281,7 @@ test("an aborted load leaves no model, and the next load works", async ({ page, 
       await engine.chat.completions
         .create({ messages })
         .then(() => outcomes.push("answered"), (error: unknown) => outcomes.push(name(error)));
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       outcomes.push((await engine.chat.completions.create({ messages, temperature: 0 })).choices[0].message.content);
       return outcomes;
     },
@@ -335,7 +335,7 @@ for (const { path, code, says } of BAD_SOURCES) {
               ? { code: error.code, message: error.message, hint: error.hint }
               : { code: String(error), message: "", hint: "" },
         );
-        await engine.load("/models/tiny-geo.gguf");
+        await engine.load("/tests/golden/tiny-geo/model.gguf");
         const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
         return { failure, answer: choices[0].message.content };
       },
@@ -353,7 +353,7 @@ test("an address that does not answer leaves the loaded model as it is", async (
   const answer = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       await engine.load("/faults/missing").catch(() => undefined);
       const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
       return choices[0].message.content;
@@ -365,7 +365,7 @@ test("an address that does not answer leaves the loaded model as it is", async (
 
 test("local files load, and truncated ones are refused", async ({ page, backend }) => {
   const outcome = await page.evaluate(async (backend) => {
-    const bytes = await (await fetch("/models/tiny-geo.gguf")).blob();
+    const bytes = await (await fetch("/tests/golden/tiny-geo/model.gguf")).blob();
     const engine = await harness.openEngine(backend);
     const code = (error: unknown): string =>
       error instanceof harness.signbit.EngineError ? error.code : String(error);
@@ -389,7 +389,7 @@ for (const moment of ["idle", "generating"] as const) {
         const engine = await harness.openEngine(backend, {
           onEvent: (event) => event.type === "notice" && notices.push(event.error?.code ?? ""),
         });
-        await engine.load("/models/tiny-geo.gguf");
+        await engine.load("/tests/golden/tiny-geo/model.gguf");
         let failure = "";
         if (moment === "generating") {
           const steps = engine.generate(endless);
@@ -433,7 +433,7 @@ test("a worker ended during a load rejects the load, and the next load works", a
     const failure = await engine
       .load("/faults/slow", { onProgress: () => harness.workers.at(-1)?.terminate() })
       .then(() => "loaded", (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)));
-    const { architecture } = await engine.load("/models/tiny-geo.gguf");
+    const { architecture } = await engine.load("/tests/golden/tiny-geo/model.gguf");
     return { failure, architecture, workers: harness.workers.length };
   }, backend);
   expect(outcome).toEqual({ failure: "internal", architecture: "qwen35", workers: 2 });
@@ -443,7 +443,7 @@ test("terminate rejects what is pending and what comes after", async ({ page, ba
   const outcome = await page.evaluate(
     async ({ backend, endless }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       const code = (error: unknown): string =>
         error instanceof harness.signbit.EngineError ? error.code : String(error);
       const steps = engine.generate(endless);
@@ -471,7 +471,7 @@ test("a script that is no worker gives an error instead of silence", async ({ pa
 test("a request that makes no sense is refused with its reason", async ({ page, backend }) => {
   const codes = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);
-    await engine.load("/models/tiny-geo.gguf");
+    await engine.load("/tests/golden/tiny-geo/model.gguf");
     const code = (error: unknown): string =>
       error instanceof harness.signbit.EngineError ? error.code : String(error);
     const first = async (request: Parameters<typeof engine.generate>[0]): Promise<string> =>
@@ -513,11 +513,11 @@ test("a device that drops a dispatch is not believed @webgpu", async ({ page }) 
     const options = { dropKernel: "rms_norm" };
     const notices: string[] = [];
     const engine = await harness.openEngine("auto", { ...options, onEvent: (event) => event.type === "notice" && notices.push(event.message) });
-    await engine.load("/models/tiny-geo.gguf");
+    await engine.load("/tests/golden/tiny-geo/model.gguf");
     const completion = await engine.chat.completions.create({ messages, temperature: 0 });
     // Whoever insists on WebGPU gets an error instead of the processor.
     const strict = await harness.openEngine("webgpu", options);
-    const error: unknown = await strict.load("/models/tiny-geo.gguf").catch((error: unknown) => error);
+    const error: unknown = await strict.load("/tests/golden/tiny-geo/model.gguf").catch((error: unknown) => error);
     return {
       answer: completion.choices[0].message.content,
       backend: engine.device?.backend,
@@ -546,7 +546,7 @@ test("requests made before and while a device is given up keep their order @webg
         },
       });
       const first = engine.load(model).then(note("first load"));
-      const second = engine.load("/models/tiny-geo.gguf").then(note("second load"));
+      const second = engine.load("/tests/golden/tiny-geo/model.gguf").then(note("second load"));
       const answer = engine.chat.completions.create({ messages, temperature: 0 });
       await Promise.all([first, second, answer.then(note("answer"))]);
       await Promise.all(later);
@@ -570,9 +570,9 @@ test("a load can be aborted while its device is given up @webgpu", async ({ page
       dropKernel: "rms_norm",
       onEvent: (event) => event.type === "notice" && controller.abort(),
     });
-    const aborted = await engine.load("/models/tiny-geo.gguf", { signal: controller.signal }).then(() => "loaded", name);
+    const aborted = await engine.load("/tests/golden/tiny-geo/model.gguf", { signal: controller.signal }).then(() => "loaded", name);
     const hasModel = engine.model !== undefined;
-    await engine.load("/models/tiny-geo.gguf");
+    await engine.load("/tests/golden/tiny-geo/model.gguf");
     const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
     return { aborted, hasModel, answer: choices[0].message.content, workers: harness.workers.length };
   }, FRANCE);
@@ -598,7 +598,7 @@ test("a load into a worker that took another's place is not followed by the old 
       while (notices === 0) {
         await new Promise((resolve) => setTimeout(resolve, 10));
       }
-      const loaded = engine.load("/models/tiny-geo.gguf");
+      const loaded = engine.load("/tests/golden/tiny-geo/model.gguf");
       const answer = engine.chat.completions.create({ messages, temperature: 0 });
       const { parameters } = await loaded;
       const { choices } = await answer;
@@ -642,7 +642,7 @@ test("load options that make no sense leave the loaded model, and end the transf
   const outcome = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
-      await engine.load("/models/tiny-geo.gguf");
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
       const code = await engine.load("/faults/slow", { context_length: -1 }).then(
         () => "loaded",
         (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
@@ -662,7 +662,7 @@ test("OpenAI's other parameters are taken, or refused by name", async ({ page, b
       const engine = await harness.openEngine(backend);
       const { create } = engine.chat.completions;
       // The model's name is that of the model which answers, not of the one there was before.
-      const loaded = engine.load("/models/tiny-geo.gguf");
+      const loaded = engine.load("/tests/golden/tiny-geo/model.gguf");
       const completion = await create({ messages, temperature: 0, max_completion_tokens: 3, max_tokens: 9, stop: null, n: 1, model: "any" });
       const refusal = async (extra: Record<string, unknown>): Promise<string> =>
         create({ messages, ...extra } as Parameters<typeof create>[0]).then(
@@ -695,7 +695,7 @@ test("without a secure context the processor answers", async ({ page, baseURL })
   await expect.poll(() => page.evaluate(() => typeof harness)).toBe("object");
   const outcome = await page.evaluate(async (messages) => {
     const engine = await harness.openEngine("auto");
-    await engine.load("/models/tiny-geo.gguf");
+    await engine.load("/tests/golden/tiny-geo/model.gguf");
     const { choices } = await engine.chat.completions.create({ messages, temperature: 0 });
     const code = await harness.openEngine("webgpu").then(
       () => "opened",

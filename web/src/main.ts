@@ -15,8 +15,7 @@ const EXAMPLES = [
   "Where is Egypt?",
   "What can you do?",
 ];
-/** For models that recommend none: greedy where the answers are facts, some play elsewhere. */
-const BUILT_IN_TEMPERATURE = 0;
+/** For models that recommend none. */
 const USUAL_TEMPERATURE = 0.7;
 
 const prompt = byId("prompt", HTMLTextAreaElement);
@@ -196,8 +195,7 @@ async function load(next: ModelChoice): Promise<void> {
       startOver();
     }
     choice = next;
-    const fallback = next.isBuiltIn ? BUILT_IN_TEMPERATURE : USUAL_TEMPERATURE;
-    settings.setRecommendedTemperature(model.sampling.temperature ?? fallback);
+    settings.setRecommendedTemperature(model.sampling.temperature ?? USUAL_TEMPERATURE);
     if (loading === controller) {
       status.announce(`${next.name} is ready.`);
     }
@@ -234,7 +232,7 @@ function wasAborted({ signal }: AbortController, error: unknown): boolean {
 
 function showModel(): void {
   picker.show(model, engine?.device, model === undefined ? "No model" : choice.name);
-  // The built-in model knows the form of a thought, but nothing to fill it with.
+  // The built-in model answers as well without a thought, and sooner.
   thinking.checked = settings.values.thinking ?? !choice.isBuiltIn;
   thinkingToggle.hidden = model?.has_thinking !== true;
   examplesBlock.hidden = !choice.isBuiltIn || model === undefined;

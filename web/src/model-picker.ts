@@ -1,7 +1,8 @@
 /** Choosing a model: the built-in one, an address, local files by dialog or by drag and drop. */
 
 import type { DeviceInfo, ModelInfo, ModelSource } from "signbit";
-import builtInUrl from "../../models/tiny-geo.gguf?url";
+import noticeUrl from "../../models/NOTICE.txt?url";
+import builtInUrl from "../../models/signbit-mini.gguf?url";
 import { byId, element } from "./dom.js";
 import { deviceName, formatBytes } from "./status-view.js";
 
@@ -12,7 +13,7 @@ export interface ModelChoice {
   readonly isBuiltIn: boolean;
 }
 
-export const BUILT_IN: ModelChoice = { source: builtInUrl, name: "Tiny Geo", isBuiltIn: true };
+export const BUILT_IN: ModelChoice = { source: builtInUrl, name: "Signbit Mini", isBuiltIn: true };
 
 export class ModelPicker {
   readonly #dialog = byId("model-dialog", HTMLDialogElement);
@@ -24,6 +25,7 @@ export class ModelPicker {
   constructor(onChoose: (choice: ModelChoice) => void) {
     this.#onChoose = onChoose;
     byId("model-button", HTMLButtonElement).addEventListener("click", () => this.open());
+    byId("built-in-notice", HTMLAnchorElement).href = noticeUrl;
     byId("load-built-in", HTMLButtonElement).addEventListener("click", () => this.#choose(BUILT_IN));
     const file = byId("file", HTMLInputElement);
     byId("pick-file", HTMLButtonElement).addEventListener("click", () => file.click());

@@ -3,7 +3,7 @@
  *
  * ```ts
  * const engine = await createEngine();
- * await engine.load("/models/tiny-geo.gguf");
+ * await engine.load("/models/signbit-mini.gguf");
  * const answer = await engine.chat.completions.create({ messages: [{ role: "user", content: "Hello" }] });
  * ```
  */

@@ -174,5 +174,32 @@ export interface KernelCheck {
   readonly detail: string;
 }
 
-/** Memory and counters of the engine. */
-export type EngineStats = Readonly<Record<string, unknown>>;
+/** Counters since the engine was opened, sizes of the loaded model, and what a decoded token costs. */
+export interface EngineStats {
+  readonly device: {
+    readonly live_bytes: number;
+    readonly live_buffers: number;
+    /** Buffers, bind groups and pipelines; none is created after a load. */
+    readonly objects_created: number;
+    /** Of one command buffer each. */
+    readonly submits: number;
+    /** Nanoseconds spent on recording command buffers, to the milliseconds of the page's clock. */
+    readonly encode_ns: number;
+    readonly dispatches: number;
+  };
+  readonly memory: {
+    readonly weight_bytes: number;
+    readonly cache_bytes: number;
+    readonly scratch_bytes: number;
+  } | null;
+  /** Tokens that the caches hold. */
+  readonly session_tokens: number;
+  /** As the plan for one token declares it, with a full cache. */
+  readonly decode: {
+    readonly dispatches: number;
+    readonly bytes_read: number;
+    readonly bytes_written: number;
+    /** Every weight once, states and a full KV cache. */
+    readonly minimum_bytes: number;
+  } | null;
+}

@@ -28,6 +28,10 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Talk with a model
     Chat(ChatArgs),
+    /// Ask questions with known answers and count the right ones
+    Evaluate(EvaluateArgs),
+    /// Measure prefill and decode, and what a decoded token costs
+    Bench(BenchArgs),
     /// Compare GPU and CPU dispatch by dispatch
     Compare(CompareArgs),
     /// Compare each kernel on the GPU with its CPU reference
@@ -195,8 +199,8 @@ pub struct SamplingArgs {
 /// Arguments of `generate`.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// The GGUF file, or the first part of a split model
-    pub model: PathBuf,
+    /// The GGUF file, or the first part of a split model; the built-in model if not given
+    pub model: Option<PathBuf>,
     /// What to go on from
     #[command(flatten)]
     pub input: GenerateInput,
@@ -232,14 +236,90 @@ pub struct GenerateInput {
 /// Arguments of `chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
-    /// The GGUF file, or the first part of a split model
-    pub model: PathBuf,
+    /// The GGUF file, or the first part of a split model; the built-in model if not given
+    pub model: Option<PathBuf>,
     /// Instructions for the model
     #[arg(long)]
     pub system: Option<String>,
     /// How to generate
     #[command(flatten)]
     pub sampling: SamplingArgs,
+}
+
+/// Arguments of `evaluate`.
+#[derive(Debug, Args)]
+pub struct EvaluateArgs {
+    /// The GGUF file, or the first part of a split model; the built-in model if not given
+    pub model: Option<PathBuf>,
+    /// A JSON array of questions: kind, messages, thinking, expected, and perhaps `answer_ids` of a reference
+    #[arg(long, value_name = "FILE")]
+    pub questions: PathBuf,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
+    /// The most tokens of an answer, thought included
+    #[arg(long, default_value_t = 64)]
+    pub max_tokens: u32,
+    /// Fail if a smaller share of the answers is right
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    pub at_least: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Real geometries that random weights can fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Geometry {
+    /// Qwen3-0.6B, dense, Q1_0
+    #[value(name = "qwen3-0.6b")]
+    Dense06b,
+    /// Qwen3.5-0.8B, hybrid, Q1_0
+    #[value(name = "qwen3.5-0.8b")]
+    Hybrid08b,
+}
+
+impl Geometry {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dense06b => "qwen3-0.6b",
+            Self::Hybrid08b => "qwen3.5-0.8b",
+        }
+    }
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The GGUF file, or the first part of a split model; the built-in model if not given
+    pub model: Option<PathBuf>,
+    /// Random one-bit weights in a real geometry instead of a file
+    #[arg(long, value_enum, conflicts_with = "model")]
+    pub random: Option<Geometry>,
+    /// Lengths of the prompts; those that do not fit the context are left out
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub prompts: Vec<u32>,
+    /// Tokens to decode
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..))]
+    pub tokens: u32,
+    /// Runs of which the median counts, after one to warm up
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
+    /// Positions of context
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(32..))]
+    pub context: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `compare`.
@@ -267,6 +347,13 @@ pub struct KernelsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("a share is a number from 0 to 1".to_owned()),
+    }
 }
 
 fn tolerance(text: &str) -> Result<f32, String> {

@@ -55,6 +55,14 @@ pub enum CliError {
     /// The GPU computed something else than the reference.
     #[error("the GPU differs from the reference first at {0}")]
     ModelDiffers(String),
+    /// Fewer answers are right than asked for.
+    #[error("{wrong} of {asked} answers are wrong")]
+    AnswersWrong {
+        /// Answers that are not the expected ones.
+        wrong: usize,
+        /// Questions.
+        asked: usize,
+    },
     /// The arguments make no sense together.
     #[error("{0}")]
     Usage(String),
@@ -67,7 +75,7 @@ impl CliError {
             Self::Read { .. } | Self::Write { .. } | Self::Stdin(_) | Self::Stdout(_) => "io",
             Self::Json { .. } => "json_invalid",
             Self::Engine(error) => error.code(),
-            Self::KernelsDiffer { .. } | Self::ModelDiffers(_) => "mismatch",
+            Self::KernelsDiffer { .. } | Self::ModelDiffers(_) | Self::AnswersWrong { .. } => "mismatch",
             Self::Usage(_) => "usage",
         }
     }

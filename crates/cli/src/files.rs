@@ -1,7 +1,7 @@
 //! Reading model files and JSON files.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -18,10 +18,17 @@ use crate::error::CliError;
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
+/// The model that is part of the tool.
+const BUILT_IN: &[u8] = include_bytes!("../../../models/signbit-mini.gguf");
+
+trait Source: Read + Seek {}
+
+impl<T: Read + Seek> Source for T {}
+
 /// A model file that is open, with its header.
 struct Part {
     path: PathBuf,
-    file: File,
+    file: Box<dyn Source>,
     n_bytes: u64,
     header: Header,
 }
@@ -34,8 +41,13 @@ impl Part {
     /// Reads the header and nothing behind it, apart from the rest of the last prefix.
     fn open(path: &Path) -> Result<Self, CliError> {
         let failed = read_error(path);
-        let mut file = File::open(path).map_err(&failed)?;
+        let file = File::open(path).map_err(&failed)?;
         let n_bytes = file.metadata().map_err(&failed)?.len();
+        Self::read_header(path, Box::new(file), n_bytes)
+    }
+
+    fn read_header(path: &Path, mut file: Box<dyn Source>, n_bytes: u64) -> Result<Self, CliError> {
+        let failed = read_error(path);
         let mut prefix = Vec::new();
         loop {
             let at_least = match Header::parse(&prefix, Some(n_bytes))? {
@@ -99,6 +111,23 @@ impl ModelFiles {
         Ok(Self { parts: parts.collect::<Result<_, _>>()? })
     }
 
+    /// Opens a model, or the built-in one where no path is given.
+    pub fn open_or_built_in(path: Option<&Path>) -> Result<Self, CliError> {
+        if let Some(path) = path {
+            return Self::open(path);
+        }
+        let file = Box::new(Cursor::new(BUILT_IN));
+        let part = Part::read_header(Path::new("the built-in model"), file, BUILT_IN.len() as u64)?;
+        Ok(Self { parts: vec![part] })
+    }
+
+    /// A model in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, CliError> {
+        let n_bytes = bytes.len() as u64;
+        let part = Part::read_header(Path::new("a model in memory"), Box::new(Cursor::new(bytes)), n_bytes)?;
+        Ok(Self { parts: vec![part] })
+    }
+
     /// Bytes of all files.
     pub fn n_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.n_bytes).sum()
@@ -152,6 +181,29 @@ impl ModelFiles {
 fn read_json(path: &Path, expected: &'static str) -> Result<Value, CliError> {
     let text = std::fs::read(path).map_err(read_error(path))?;
     serde_json::from_slice(&text).map_err(|source| CliError::Json { path: path.to_owned(), expected, source })
+}
+
+/// A question with its one right answer.
+#[derive(Debug, serde::Deserialize)]
+pub struct Question {
+    /// What it is about; answers are counted by kind.
+    pub kind: String,
+    /// The conversation up to the question.
+    pub messages: Vec<Message>,
+    /// Whether to think first.
+    #[serde(default)]
+    pub thinking: bool,
+    /// The right answer.
+    pub expected: String,
+    /// What a reference generates, the stop id included.
+    pub answer_ids: Option<Vec<u32>>,
+    /// How little the reference preferred its choice over the next best, in logits, where it was closest.
+    pub smallest_gap: Option<f32>,
+}
+
+/// Questions: an array, or an object that has it as `cases`.
+pub fn read_questions(path: &Path) -> Result<Vec<Question>, CliError> {
+    read_array(path, "cases", "an array of questions")
 }
 
 /// Reads an array that stands alone or under `key` of an object.

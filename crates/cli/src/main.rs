@@ -8,6 +8,7 @@ mod commands;
 mod error;
 mod files;
 mod output;
+mod random_model;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
         Command::Logits(args) => commands::logits::run(&args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(&args),
+        Command::Evaluate(args) => commands::evaluate::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Compare(args) => commands::check::compare(&args),
         Command::Kernels(args) => commands::check::kernels(&args),
     };

@@ -23,7 +23,7 @@ fn golden(path: &str) -> Value {
 
 fn model(name: &str) -> String {
     let path = match name {
-        "tiny-geo" => root().join("models/tiny-geo.gguf"),
+        "tiny-geo" => root().join("tests/golden/tiny-geo/model.gguf"),
         _ => root().join(format!("tests/golden/models/{name}/model.gguf")),
     };
     assert!(path.exists(), "{}", path.display());
@@ -593,6 +593,66 @@ fn faults_of_the_command_line_are_one_line() {
     for args in [vec!["--help"], vec!["--version"], vec!["generate", "--help"]] {
         assert!(stdout(&args).contains("signbit"), "{args:?}");
     }
+}
+
+/// Where no model is named, the tool's own answers.
+#[test]
+fn the_built_in_model_needs_no_name() {
+    let _guard = one_at_a_time();
+    let messages = json_file(&json!([{ "role": "user", "content": "What is the capital of France?" }]));
+    let answer = stdout(&["generate", "--messages", &messages, "--backend", "cpu"]);
+    assert_eq!(answer, "The capital of France is Paris.\n");
+
+    let cases = golden("signbit-mini/answers.json")["cases"].as_array().unwrap().clone();
+    // Without near-ties: either token is right there.
+    let is_decided = |case: &Value| case["smallest_gap"].as_f64().unwrap() > 0.02;
+    let cases: Vec<Value> = cases.into_iter().filter(is_decided).step_by(16).collect();
+    let is_right = |case: &&Value| case["right"] == true;
+    let n_right = cases.iter().filter(is_right).count();
+    let questions = json_file(&json!({ "cases": &cases }));
+    let args = ["evaluate", "--questions", &questions, "--backend", "cpu"];
+    let report = stdout_json(&[&args[..], &["--json", "--at-least", "0.7"]].concat());
+    assert_eq!(report["all"], json!({ "right": n_right, "asked": cases.len() }));
+    assert_eq!(report["as_reference"], json!({ "right": cases.len(), "asked": cases.len() }));
+    assert_eq!(report["answers"].as_array().unwrap().len(), cases.len());
+
+    let mut case = cases.iter().find(is_right).unwrap().clone();
+    case["expected"] = json!("Something else.");
+    case["answer_ids"] = json!([1, 2]);
+    let questions = json_file(&json!([case]));
+    let args = ["evaluate", "--questions", &questions, "--backend", "cpu"];
+    let text = stdout(&args);
+    assert!(text.contains("expected \"Something else.\"; not as the reference"), "{text}");
+    failure(&[&args[..], &["--json", "--at-least", "0.5"]].concat(), "mismatch");
+    failure(&["evaluate", "--questions", &questions, "--at-least", "2"], "usage");
+    failure(&["evaluate", "--questions", &fresh_path(".none")], "io");
+    failure(&["evaluate", "--questions", &json_file(&json!([{ "kind": "x" }]))], "json_invalid");
+    failure(&["evaluate", "--questions", &json_file(&json!([]))], "usage");
+}
+
+#[test]
+fn bench_counts_what_a_token_costs() {
+    let _guard = one_at_a_time();
+    let path = model("tiny-geo");
+    let args = ["bench", &path, "--backend", "cpu", "--prompts", "1,4,9000", "--tokens", "4", "--runs", "1"];
+    let report = stdout_json(&[&args[..], &["--json"]].concat());
+    assert_eq!(report["layers"], 4);
+    assert_eq!(report["adapter"]["backend"], "cpu");
+    let plan = stdout(&["inspect", &path, "--plan", "--json"]);
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    let decode = &report["decode"];
+    let per_token = plan["plan"]["dispatches"].as_array().unwrap().len() as f64;
+    assert_eq!(decode["dispatches_per_token"].as_f64().unwrap(), per_token);
+    assert_eq!(decode["objects_created_per_token"], 0.0);
+    let bytes = |name: &str| decode[name].as_u64().unwrap();
+    assert!(bytes("bytes_read_per_token") >= bytes("minimum_bytes_per_token"));
+    assert!(decode["tokens_per_s"].as_f64().unwrap() > 0.0);
+    let prompts: Vec<u64> =
+        report["prefill"].as_array().unwrap().iter().map(|p| p["tokens"].as_u64().unwrap()).collect();
+    assert_eq!(prompts, [1, 4]);
+    assert!(stdout(&args).contains("x the least possible"));
+    failure(&["bench", &path, "--random", "qwen3-0.6b"], "usage");
+    failure(&["bench", &path, "--prompts", "0"], "usage");
 }
 
 #[test]

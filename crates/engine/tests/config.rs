@@ -309,7 +309,7 @@ fn published_sizes() {
 type Stated =
     (&'static str, u32, u32, u32, u32, u32, u32, f32, u32, Option<[u32; 3]>, u32, bool, &'static [u32]);
 
-const STATED: [Stated; 14] = [
+const STATED: [Stated; 15] = [
     ("qwen3-f16", 3, 128, 256, 4, 2, 64, 1e6, 64, None, 640, false, &[0, 1, 2]),
     ("qwen3-q1_0", 5, 256, 512, 4, 2, 128, 1e6, 128, None, 640, true, &[0, 1, 2, 3, 4]),
     ("qwen3-q2_0", 3, 256, 512, 4, 2, 128, 1e6, 128, None, 640, false, &[0, 1, 2]),
@@ -324,6 +324,7 @@ const STATED: [Stated; 14] = [
     ("qwen35-q8_0", 4, 128, 256, 6, 2, 64, 1e7, 16, Some([2, 6, 64]), 640, false, &[3]),
     ("qwen35-tied-q1_0", 8, 256, 384, 6, 2, 64, 1e7, 16, Some([2, 6, 128]), 640, true, &[3, 7]),
     ("tiny-geo", 4, 256, 768, 2, 1, 256, 1e7, 64, Some([1, 2, 128]), 4096, true, &[3]),
+    ("Signbit Mini", 8, 256, 768, 2, 1, 256, 1e7, 64, Some([2, 4, 128]), 4096, true, &[3, 7]),
 ];
 
 #[test]
@@ -331,7 +332,8 @@ fn miniature_models_have_the_stated_geometry() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (name, layers, d, f, q_heads, kv_heads, head, theta, n_rot, delta, vocab, tied, attention) in STATED {
         let path = match name {
-            "tiny-geo" => root.join("models/tiny-geo.gguf"),
+            "tiny-geo" => root.join("tests/golden/tiny-geo/model.gguf"),
+            "Signbit Mini" => root.join("models/signbit-mini.gguf"),
             _ => root.join(format!("tests/golden/models/{name}/model.gguf")),
         };
         let header = Header::parse_file(&std::fs::read(path).unwrap()).unwrap();

@@ -231,6 +231,16 @@ fn sharded_weights_give_the_same_bits() {
     assert_eq!(engine.counters().live_bytes, 0);
 }
 
+/// A decoded token reads little more than what no plan can do without.
+#[test]
+fn a_decoded_token_reads_the_weights_once() {
+    let engine = load(cpu(), EMBEDDED);
+    let cost = engine.loaded().unwrap().model.step_cost();
+    println!("{cost:?}");
+    assert!(cost.bytes_read >= cost.minimum_bytes);
+    assert!(cost.bytes_read * 100 <= cost.minimum_bytes * 105);
+}
+
 #[test]
 fn nothing_is_created_after_load() {
     let _gpu = one_at_a_time();

@@ -66,7 +66,7 @@ pub fn run(args: GenerateArgs) -> Result<(), CliError> {
         stop: args.stop,
         ..request(&args.sampling)
     };
-    let mut files = ModelFiles::open(&args.model)?;
+    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
     let mut engine = Engine::new(open_device(args.sampling.backend)?);
     files.load(
         &mut engine,

@@ -1,7 +1,9 @@
 //! The commands, one function each: arguments in, output on standard output.
 
+pub mod bench;
 pub mod chat;
 pub mod check;
+pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod logits;

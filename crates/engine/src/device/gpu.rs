@@ -7,6 +7,7 @@ use futures_channel::oneshot;
 use signbit_shaders::{Access, BufferId, Dispatch, Kernel, State, StateAccess};
 
 use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
+use crate::clock::now_ms;
 use crate::error::EngineError;
 
 /// How to open a GPU.
@@ -274,6 +275,7 @@ impl GpuDevice {
         reads: &[Read],
     ) -> Result<Vec<Vec<u32>>, EngineError> {
         self.fault()?;
+        let encode_start = now_ms();
         let mut encoder = self.device.create_command_encoder(&Default::default());
         {
             let mut pass = encoder.begin_compute_pass(&Default::default());
@@ -285,7 +287,9 @@ impl GpuDevice {
             }
         }
         let n_bytes = self.copy_reads(&mut encoder, reads)?;
-        self.queue.submit([encoder.finish()]);
+        let commands = encoder.finish();
+        self.counters.encode_ns += ((now_ms() - encode_start).max(0.0) * 1e6) as u64;
+        self.queue.submit([commands]);
         self.counters.submits += 1;
         if reads.is_empty() {
             return Ok(Vec::new());

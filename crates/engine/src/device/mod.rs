@@ -72,8 +72,10 @@ pub struct Counters {
     pub live_buffers: u64,
     /// Buffers, bind groups and pipelines created since the start.
     pub objects_created: u64,
-    /// Command buffers submitted.
+    /// Submits, of one command buffer each.
     pub submits: u64,
+    /// Nanoseconds spent on recording command buffers; none on the CPU.
+    pub encode_ns: u64,
     /// Dispatches run.
     pub dispatches: u64,
 }

@@ -64,6 +64,19 @@ pub struct MemoryPlan {
     pub scratch_bytes: u64,
 }
 
+/// What the plan for one decoded token declares, greedy choice included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StepCost {
+    /// Dispatches.
+    pub dispatches: u64,
+    /// Bytes read, with a full cache.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Bytes that no plan can do without: every weight once, states and a full KV cache.
+    pub minimum_bytes: u64,
+}
+
 /// A loaded model.
 #[derive(Debug)]
 pub struct Model {
@@ -313,6 +326,25 @@ impl Model {
     /// Bytes on the device.
     pub fn memory(&self) -> MemoryPlan {
         self.memory
+    }
+
+    /// What one decoded token costs.
+    pub fn step_cost(&self) -> StepCost {
+        let plans = [&self.plans.decode, &self.plans.head, &self.plans.greedy];
+        let dispatches = || plans.iter().flat_map(|plan| &plan.dispatches);
+        let rope_bytes = u64::from(self.context_length) * u64::from(self.config.rope.n_rot) * 4;
+        // Of an embedding that is not the head as well, one row is read.
+        let unread = if self.config.tie_word_embeddings {
+            0
+        } else {
+            self.token_embd.n_bytes() - self.token_embd.row_bytes()
+        };
+        StepCost {
+            dispatches: dispatches().count() as u64,
+            bytes_read: dispatches().map(|d| d.bytes_read).sum(),
+            bytes_written: dispatches().map(|d| d.bytes_written).sum(),
+            minimum_bytes: self.memory.weight_bytes - unread + self.memory.cache_bytes - rope_bytes,
+        }
     }
 
     /// States that a fresh session starts at zero.

@@ -111,7 +111,8 @@ struct Stats {
     device: crate::device::Counters,
     memory: Option<crate::model::MemoryPlan>,
     session_tokens: usize,
-    decode_dispatches: usize,
+    /// What one decoded token costs.
+    decode: Option<crate::model::StepCost>,
 }
 
 /// The most logits that one call returns: 1 GiB.
@@ -431,15 +432,11 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let engine = &lease.ready()?.engine;
         let model = engine.loaded().ok().map(|loaded| &loaded.model);
-        let dispatches = |m: &crate::model::Model| {
-            let plans = m.plans();
-            plans.decode.dispatches.len() + plans.head.dispatches.len() + plans.greedy.dispatches.len()
-        };
         Ok(to_js(&Stats {
             device: engine.counters(),
             memory: model.map(crate::model::Model::memory),
             session_tokens: engine.ledger().map_or(0, <[u32]>::len),
-            decode_dispatches: model.map_or(0, dispatches),
+            decode: model.map(crate::model::Model::step_cost),
         })?)
     }
 

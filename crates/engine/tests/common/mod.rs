@@ -15,8 +15,8 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every miniature model.
-pub const MODELS: [&str; 13] = [
+/// Every miniature model, and the embedded one.
+pub const MODELS: [&str; 14] = [
     "qwen3-f16",
     "qwen3-q1_0",
     "qwen3-q2_0",
@@ -30,7 +30,11 @@ pub const MODELS: [&str; 13] = [
     "qwen35-q4_0",
     "qwen35-q8_0",
     "qwen35-tied-q1_0",
+    EMBEDDED,
 ];
+
+/// The model that page and command line tool have built in.
+pub const EMBEDDED: &str = "signbit-mini";
 
 /// The software adapter computes on all cores: two tests at once only get in each other's way.
 pub fn one_at_a_time() -> MutexGuard<'static, ()> {
@@ -57,7 +61,7 @@ pub fn cpu() -> Device {
 /// The bytes of a fixture's model.
 pub fn model_bytes(name: &str) -> Vec<u8> {
     let path = match name {
-        "tiny-geo" => root().join("models/tiny-geo.gguf"),
+        "tiny-geo" => root().join("tests/golden/tiny-geo/model.gguf"),
         _ => root().join(format!("tests/golden/models/{name}/model.gguf")),
     };
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -124,6 +128,10 @@ pub struct Prompt {
     pub top20_first_row: usize,
     pub logit_positions: Vec<usize>,
     pub logits_first_row: usize,
+    #[serde(default)]
+    pub llamacpp_logit_positions: Vec<usize>,
+    #[serde(default)]
+    pub llamacpp_logits_first_row: usize,
 }
 
 impl Prompt {
@@ -141,6 +149,8 @@ pub struct Fixture {
     pub top20_ids: Vec<u16>,
     pub top20_logprobs: Vec<f32>,
     pub hidden: Vec<f32>,
+    /// Of llama.cpp on the same weights in float32; empty where there are none.
+    llamacpp: Vec<f32>,
 }
 
 impl Fixture {
@@ -156,7 +166,15 @@ impl Fixture {
             top20_ids: bytemuck::pod_collect_to_vec(&read("top20_ids.bin")),
             top20_logprobs: bytemuck::pod_collect_to_vec(&read("top20_logprobs.bin")),
             hidden: bytemuck::pod_collect_to_vec(&read("hidden_hf.bin")),
+            llamacpp: std::fs::read(folder.join("logits_llamacpp.bin"))
+                .map(|bytes| bytemuck::pod_collect_to_vec(&bytes))
+                .unwrap_or_default(),
         }
+    }
+
+    /// llama.cpp's logits at `prompt.llamacpp_logit_positions`, in order.
+    pub fn llamacpp_logits(&self, prompt: &Prompt) -> impl Iterator<Item = &[f32]> {
+        self.llamacpp.chunks_exact(self.golden.model.vocab).skip(prompt.llamacpp_logits_first_row)
     }
 
     /// The reference's best token after each row of the prompt, and its lead over the next.

@@ -17,7 +17,7 @@ fn models() -> Vec<(String, Vec<u8>)> {
             (entry.file_name().into_string().unwrap(), file)
         })
         .collect();
-    models.push(("tiny-geo".into(), std::fs::read(repository("models/tiny-geo.gguf")).unwrap()));
+    models.push(("tiny-geo".into(), std::fs::read(repository("tests/golden/tiny-geo/model.gguf")).unwrap()));
     models.sort_by(|a, b| a.0.cmp(&b.0));
     models
 }

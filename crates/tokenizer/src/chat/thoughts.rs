@@ -62,7 +62,8 @@ impl AssistantTurn {
     /// The block in front of an answer as the model processed it, or `None` if there was none.
     ///
     /// A known thought was processed as a block. An empty one was if the template ever writes an empty
-    /// block, or opens one whatever the setting; else thinking was off, and nothing was written. Where
+    /// block, or opens one whatever the setting; else thinking was most likely off, and nothing was
+    /// written. Where
     /// the thought is not known, the turn is taken to have had the present setting: with thinking off
     /// its generation prompt wrote an empty block, with thinking on nothing can be said.
     pub fn block(&self, thought: Option<&str>, enable_thinking: Option<bool>) -> Option<String> {

@@ -1,8 +1,7 @@
-/** The built-in model against the answers that a float64 program read from the same file. */
+/** A small trained model against the answers that a float64 program read from the same file. */
 
 import type { Engine, Message } from "../../../../worker/dist/client.js";
 import { atMost, type Check } from "./checks.js";
-import { BUILT_IN_URL } from "./invariants.js";
 import { generateIds, MIN_GAP } from "./golden.js";
 
 interface AnswersFile {
@@ -15,12 +14,13 @@ interface AnswersFile {
   }[];
 }
 
+const MODEL_URL = "/tests/golden/tiny-geo/model.gguf";
 const ANSWERS_URL = "/tests/golden/tiny-geo/answers.json";
 
 /** Prompt ids and greedy answer ids of all dialogues. */
 export async function checkAnswers(engine: Engine): Promise<Check[]> {
   const { cases } = (await (await fetch(ANSWERS_URL)).json()) as AnswersFile;
-  await engine.load(BUILT_IN_URL);
+  await engine.load(MODEL_URL);
   const emptyThought = await engine.tokenize("<think>\n\n</think>\n\n", { parseSpecial: true });
   let otherIds = 0;
   let otherAnswers = 0;

@@ -3,6 +3,7 @@
 import type { BackendChoice, DeviceInfo, Engine } from "../../../../worker/dist/client.js";
 import { checkAnswers } from "./answers.js";
 import { atMost, type Check } from "./checks.js";
+import { checkEmbedded } from "./embedded.js";
 import { checkGolden, type GoldenScope } from "./golden.js";
 import { checkChunks, checkContinuation } from "./invariants.js";
 
@@ -12,6 +13,8 @@ export interface CertifyOptions {
   readonly scope: GoldenScope;
   /** Fixtures for the invariants. */
   readonly invariants: readonly string[];
+  /** Ask the embedded model every n-th question. */
+  readonly embeddedEvery: number;
 }
 
 export interface CertifyReport {
@@ -58,6 +61,7 @@ export async function certify(
   }
   await stage("continuation", () => checkContinuation(engine));
   await stage("tiny-geo", () => checkAnswers(engine));
+  await stage("signbit-mini", () => checkEmbedded(engine, options.embeddedEvery));
   engine.terminate();
   return {
     device,

@@ -2,6 +2,7 @@
 
 import type { Engine, Message } from "../../../../worker/dist/client.js";
 import { argmax, atMost, maxDifference, topGap, type Check } from "./checks.js";
+import { EMBEDDED_URL } from "./embedded.js";
 import { fetchGolden, generateIds, MIN_GAP, modelUrl } from "./golden.js";
 
 /** Chunk sizes and the number of tokens each is tried on: small chunks are slow. */
@@ -18,7 +19,6 @@ const WHOLE_CHUNK = 512;
  */
 const MAX_CHUNK_DIFFERENCE = 2e-3;
 const CONTINUATION_TOKENS = 16;
-export const BUILT_IN_URL = "/models/tiny-geo.gguf";
 
 /** Chunk sizes agree, and decoding step by step agrees with reading the same tokens at once. */
 export async function checkChunks(engine: Engine, name: string, promptName: string): Promise<Check[]> {
@@ -55,7 +55,7 @@ export async function checkChunks(engine: Engine, name: string, promptName: stri
 /** A conversation that goes on from kept state gives what a cold start gives. */
 export async function checkContinuation(engine: Engine): Promise<Check[]> {
   const questions = ["What is the capital of France?", "And its currency?"];
-  await engine.load(BUILT_IN_URL);
+  await engine.load(EMBEDDED_URL);
   const messages: Message[] = [];
   let warm: Turn = { ids: [], text: "", reused: 0 };
   for (const content of questions) {

@@ -3,6 +3,7 @@
 import * as signbit from "../../../../worker/dist/client.js";
 import { checkAnswers } from "./answers.js";
 import { certify, checkKernels, line, type CertifyOptions } from "./certify.js";
+import { checkEmbedded } from "./embedded.js";
 import { checkGolden } from "./golden.js";
 import { checkChunks, checkContinuation } from "./invariants.js";
 
@@ -32,6 +33,7 @@ const harness = {
   checkAnswers,
   checkChunks,
   checkContinuation,
+  checkEmbedded,
   checkGolden,
   checkKernels,
   line,
