@@ -5,6 +5,9 @@ use signbit_gguf::{GgufWriter, TensorType};
 use crate::args::Geometry;
 
 const BLOCK_WEIGHTS: u64 = 128;
+/// Of `tokenizer.ggml.token_type`.
+const NORMAL_TOKEN: i32 = 1;
+const CONTROL_TOKEN: i32 = 3;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 struct Sizes {
@@ -58,7 +61,7 @@ pub fn random_model(geometry: Geometry) -> Vec<u8> {
             },
         ),
     };
-    Builder { writer: GgufWriter::new(), arch, random: Random(SEED) }.build(geometry, &sizes)
+    Builder::new(arch).build(geometry.name(), &sizes)
 }
 
 struct Builder {
@@ -68,8 +71,12 @@ struct Builder {
 }
 
 impl Builder {
-    fn build(mut self, geometry: Geometry, s: &Sizes) -> Vec<u8> {
-        self.metadata(geometry, s);
+    fn new(arch: &'static str) -> Self {
+        Self { writer: GgufWriter::new(), arch, random: Random(SEED) }
+    }
+
+    fn build(mut self, name: &str, s: &Sizes) -> Vec<u8> {
+        self.metadata(name, s);
         self.matrix("token_embd.weight", s.hidden, s.vocab);
         self.vector("output_norm.weight", &[s.hidden], 1.0);
         for layer in 0..s.layers {
@@ -88,11 +95,11 @@ impl Builder {
         self.writer.finish()
     }
 
-    fn metadata(&mut self, geometry: Geometry, s: &Sizes) {
+    fn metadata(&mut self, name: &str, s: &Sizes) {
         let arch = self.arch;
         let key = |suffix: &str| format!("{arch}.{suffix}");
         let w = &mut self.writer;
-        w.set("general.architecture", arch).set("general.name", format!("random {}", geometry.name()));
+        w.set("general.architecture", arch).set("general.name", format!("random {name}"));
         w.set(&key("block_count"), s.layers).set(&key("context_length"), 32_768u32);
         w.set(&key("embedding_length"), s.hidden as u32).set(&key("feed_forward_length"), s.ffn as u32);
         w.set(&key("attention.head_count"), s.q_heads as u32);
@@ -109,10 +116,16 @@ impl Builder {
             w.set(&key("ssm.inner_size"), (delta.value_heads * delta.head_dim) as u32);
             w.set(&key("full_attention_interval"), 4u32);
         }
-        let tokens: Vec<String> = (0..s.vocab).map(|id| format!("t{id}")).collect();
+        let mut tokens: Vec<String> = byte_symbols().map(String::from).collect();
+        tokens.extend((tokens.len() as u64..s.vocab).map(|id| format!("t{id}")));
         w.set("tokenizer.ggml.model", "gpt2");
         w.set("tokenizer.ggml.pre", if s.delta.is_some() { "qwen35" } else { "qwen2" });
+        let mut types = vec![NORMAL_TOKEN; tokens.len()];
+        if let Some(last) = types.last_mut() {
+            *last = CONTROL_TOKEN;
+        }
         w.set("tokenizer.ggml.tokens", tokens).set("tokenizer.ggml.merges", Vec::<String>::new());
+        w.set("tokenizer.ggml.eos_token_id", types.len() as u32 - 1).set("tokenizer.ggml.token_type", types);
     }
 
     fn attention(&mut self, b: impl Fn(&str) -> String, s: &Sizes) {
@@ -159,6 +172,19 @@ impl Builder {
     }
 }
 
+/// The characters that stand for the 256 bytes in a byte-level vocabulary, as GPT-2 chose them: printable
+/// bytes for themselves, the others from U+0100 on.
+fn byte_symbols() -> impl Iterator<Item = char> {
+    let mut n_other = 0;
+    (0..=u8::MAX).map(move |byte| match byte {
+        b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
+        _ => {
+            n_other += 1;
+            char::from_u32(0xFF + n_other).unwrap_or_default()
+        }
+    })
+}
+
 /// xorshift64 (Marsaglia, 2003).
 struct Random(u64);
 
@@ -168,5 +194,44 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use signbit_engine::device::{CpuDevice, CpuOptions, Device};
+    use signbit_engine::engine::{Engine, TokenRequest};
+    use signbit_engine::model::ModelOptions;
+
+    use super::*;
+
+    #[test]
+    fn both_kinds_load_and_generate() -> Result<(), signbit_engine::EngineError> {
+        let delta = Delta { key_heads: 2, value_heads: 4, head_dim: 128 };
+        for (arch, delta) in [("qwen3", None), ("qwen35", Some(delta))] {
+            let sizes = Sizes {
+                layers: 4,
+                hidden: 128,
+                ffn: 256,
+                q_heads: 4,
+                kv_heads: 2,
+                head_dim: 64,
+                vocab: 512,
+                rope_theta: 1e6,
+                delta,
+            };
+            let file = Builder::new(arch).build("small", &sizes);
+            let mut engine = Engine::new(Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default()))));
+            pollster::block_on(engine.load_parts(&[&file], ModelOptions::default()))?;
+            let request =
+                TokenRequest { prompt: vec![1, 2, 3], max_tokens: Some(2), ..TokenRequest::default() };
+            let mut generation = engine.start(request)?;
+            let mut n_ids = 0;
+            while generation.finished().is_none() {
+                n_ids += pollster::block_on(engine.step(&mut generation))?.len();
+            }
+            assert_eq!(n_ids, 2, "{arch}");
+        }
+        Ok(())
     }
 }
