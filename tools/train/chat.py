@@ -66,16 +66,12 @@ def row(
     return ids, weights
 
 
-def training_rows(
-    facts: dict, tokenizer: Tokenizer, seed: int, first_row: int
-) -> Iterator[tuple[list[int], list[float]]]:
-    """Endless rows of training; row n depends on (facts, seed, n) only."""
-    generator = Generator(Facts(facts))
-    index = first_row
-    while True:
-        rng = random.Random(f"train {seed} {index}")
-        yield row(generator.dialogue(rng), tokenizer, rng)
-        index += 1
+def training_row(
+    generator: Generator, tokenizer: Tokenizer, seed: int, index: int
+) -> tuple[list[int], list[float]]:
+    """Row `index` of training; it depends on the generator's facts, the seed and the index only."""
+    rng = random.Random(f"train {seed} {index}")
+    return row(generator.dialogue(rng), tokenizer, rng)
 
 
 def validation_rows(

@@ -23,6 +23,7 @@ import model
 import talk
 from dialogues import COUNTRY_RELATIONS, ELEMENT_RELATIONS, Dialogue, Facts, Generator, Turn
 from export import read_gguf
+from tokenizer import from_gguf
 
 BUILD = Path(__file__).parent / "build"
 SEED = 20_000
@@ -205,14 +206,14 @@ def main() -> None:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--facts", type=Path, default=BUILD / "facts.json")
-    parser.add_argument("--tokenizer", type=Path, default=BUILD / "tokenizer.json")
     parser.add_argument("--answers", type=Path, help="write questions and answers to this JSON file")
     parser.add_argument("--failures", type=int, default=40, help="how many wrong answers to print")
     parser.add_argument("--every", type=int, default=1, help="ask every n-th question only")
     args = parser.parse_args()
 
-    tokenizer = Tokenizer.from_file(str(args.tokenizer))
-    geometry, parameters, _ = read_gguf(args.model)
+    geometry, parameters, metadata = read_gguf(args.model)
+    # Its own vocabulary: one learnt anew may differ.
+    tokenizer = from_gguf(metadata)
     asked = questions(json.loads(args.facts.read_text()))[:: args.every]
     answers = answer_all(geometry, parameters, tokenizer, asked)
     texts = [decode(tokenizer, ids) for ids in answers]

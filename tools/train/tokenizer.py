@@ -4,8 +4,9 @@ Ids: the 256 byte symbols, then the merges in order of rank, then the added toke
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -30,9 +31,8 @@ THINK_TOKENS = ["<think>", "</think>"]
 ADDED_TOKENS = CONTROL_TOKENS + THINK_TOKENS
 
 
-def train(texts: Iterable[str], vocab_size: int, path: str | Path) -> Tokenizer:
-    """Learns the merges from `texts` and writes a tokenizer.json of exactly `vocab_size` tokens."""
-    tokenizer = Tokenizer(models.BPE())
+def _byte_level(bpe: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(bpe)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -41,7 +41,30 @@ def train(texts: Iterable[str], vocab_size: int, path: str | Path) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
+
+def _add_tokens(tokenizer: Tokenizer) -> None:
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in CONTROL_TOKENS]
+    )
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in THINK_TOKENS])
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that a model file of `export.write_gguf` holds."""
+    tokens, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
+    vocab = {text: i for i, text in enumerate(tokens) if text not in ADDED_TOKENS}
+    tokenizer = _byte_level(models.BPE(vocab, [tuple(merge.split(" ")) for merge in merges]))
+    _add_tokens(tokenizer)
+    if [tokenizer.id_to_token(i) for i in range(len(tokens))] != list(tokens):
+        raise ValueError("the added tokens are not the last ones of the vocabulary")
+    return tokenizer
+
+
+def train(texts: Iterable[str], vocab_size: int, path: str | Path) -> Tokenizer:
+    """Learns the merges from `texts` and writes a tokenizer.json of exactly `vocab_size` tokens."""
+    tokenizer = _byte_level(models.BPE())
     # The trainer would put added tokens first, so they are appended afterwards.
     base_size = vocab_size - len(ADDED_TOKENS)
     tokenizer.train_from_iterator(
@@ -57,10 +80,7 @@ def train(texts: Iterable[str], vocab_size: int, path: str | Path) -> Tokenizer:
         raise ValueError(f"the texts give {tokenizer.get_vocab_size()} tokens, {base_size} were asked for")
     if {tokenizer.id_to_token(i) for i in range(256)} != set(pre_tokenizers.ByteLevel.alphabet()):
         raise ValueError("the first 256 tokens are not the byte symbols")
-    tokenizer.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in CONTROL_TOKENS]
-    )
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in THINK_TOKENS])
+    _add_tokens(tokenizer)
     ids = [tokenizer.token_to_id(text) for text in ADDED_TOKENS]
     if ids != list(range(base_size, vocab_size)):
         raise ValueError(f"the added tokens have ids {ids}, not the last {len(ADDED_TOKENS)}")

@@ -36,7 +36,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 from multiprocessing import connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -52,6 +52,7 @@ import chat
 import model
 import q1_0
 import tokenizer
+from dialogues import Facts, Generator
 from model import Geometry
 
 GEOMETRY = Geometry(
@@ -89,8 +90,13 @@ class ChatData:
     tokenizer: Tokenizer
     seed: int
 
+    @cached_property
+    def generator(self) -> Generator:
+        return Generator(Facts(self.facts))
+
     def training_rows(self, first_row: int, count: int) -> list[Row]:
-        return list(islice(chat.training_rows(self.facts, self.tokenizer, self.seed, first_row), count))
+        rows = range(first_row, first_row + count)
+        return [chat.training_row(self.generator, self.tokenizer, self.seed, row) for row in rows]
 
     def validation_rows(self, count: int) -> list[Row]:
         return chat.validation_rows(self.facts, self.tokenizer, self.seed, count)
