@@ -31,6 +31,7 @@ import model
 import references
 from dialogues import Dialogue, Facts, Generator, Turn
 from evaluate import Question
+from tokenizer import from_gguf
 
 HERE = Path(__file__).parent
 NAME = "signbit-mini"
@@ -190,15 +191,14 @@ def describe(path: Path, levels: int) -> dict[str, Any]:
 class Goldens:
     """A model with everything it is compared with."""
 
-    def __init__(self, path: Path, facts: Path, tokenizer: Path, f32_path: Path):
+    def __init__(self, path: Path, facts: Path, f32_path: Path):
         self.path = path
         self.geometry, self.parameters, self.metadata = export.read_gguf(path)
         self.tables = json.loads(facts.read_text(encoding="utf-8"))
         self.generator = Generator(Facts(self.tables), evaluation=True)
-        self.tokenizer = Tokenizer.from_file(str(tokenizer))
-        tokens = [self.tokenizer.id_to_token(i) for i in range(self.geometry.vocab)]
-        if tokens != self.metadata["tokenizer.ggml.tokens"]:
-            raise ValueError(f"{tokenizer} is not the tokenizer of {path}")
+        self.tokenizer = from_gguf(self.metadata)
+        tokenizer = f32_path.with_suffix(".json")
+        self.tokenizer.save(str(tokenizer))
         self.template = self.metadata["tokenizer.chat_template"]
         self.stop_id = self.metadata["tokenizer.ggml.eos_token_id"]
 
@@ -392,12 +392,11 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "tests/golden")
     parser.add_argument("--facts", type=Path, default=evaluate.BUILD / "facts.json")
-    parser.add_argument("--tokenizer", type=Path, default=evaluate.BUILD / "tokenizer.json")
     args = parser.parse_args()
 
     torch.set_num_threads(1)  # tensors this small lose more to barriers than threads gain
     with tempfile.TemporaryDirectory() as scratch:
-        goldens = Goldens(args.model, args.facts, args.tokenizer, Path(scratch) / "f32.gguf")
+        goldens = Goldens(args.model, args.facts, Path(scratch) / "f32.gguf")
         for folder, write in [(f"models/{NAME}", goldens.write_logits), (NAME, goldens.write_answers)]:
             (args.out / folder).mkdir(parents=True, exist_ok=True)
             write(args.out / folder)
