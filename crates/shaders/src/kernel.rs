@@ -67,6 +67,31 @@ impl Tensor {
     }
 }
 
+/// Some columns of every row of a tensor, for example one projection's part of a row in which several
+/// projections lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// The whole rows.
+    pub tensor: Tensor,
+    /// The first of the columns.
+    pub first: u32,
+    /// How many there are.
+    pub cols: u32,
+}
+
+impl Tensor {
+    /// Columns `first..first + cols` of every row.
+    pub fn columns(self, first: u32, cols: u32) -> Columns {
+        Columns { tensor: self, first, cols }
+    }
+}
+
+impl From<Tensor> for Columns {
+    fn from(tensor: Tensor) -> Self {
+        tensor.columns(0, tensor.cols)
+    }
+}
+
 /// How a kernel uses a storage binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -362,6 +387,20 @@ pub(crate) fn expect_shape(
         actual_rows: tensor.rows,
         actual_cols: tensor.cols,
     })
+}
+
+/// Refuses columns that are not `rows` x `cols`, or not inside their tensor.
+pub(crate) fn expect_columns(
+    kernel: &'static str,
+    argument: &'static str,
+    columns: Columns,
+    rows: u32,
+    cols: u32,
+) -> Result<(), ShapeError> {
+    let seen = Tensor { cols: columns.cols, ..columns.tensor };
+    expect_shape(kernel, argument, seen, rows, cols)?;
+    let end = columns.first.saturating_add(columns.cols);
+    require(kernel, argument, end, end <= columns.tensor.cols, "within the row")
 }
 
 /// Refuses a dimension that does not satisfy `holds`.

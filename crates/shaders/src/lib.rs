@@ -15,6 +15,6 @@ pub mod kernels;
 pub mod weights;
 
 pub use kernel::{
-    Access, Args, Binding, BufferId, Dispatch, Element, Kernel, MAX_LOOP_ITERATIONS, MAX_STOP_IDS,
+    Access, Args, Binding, BufferId, Columns, Dispatch, Element, Kernel, MAX_LOOP_ITERATIONS, MAX_STOP_IDS,
     ShapeError, State, StateAccess, Tensor, Workgroups,
 };
