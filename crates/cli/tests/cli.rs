@@ -385,7 +385,7 @@ fn inspect_lists_the_plan() {
         let dispatches = plan["dispatches"].as_array().unwrap();
         let labels: Vec<&str> = dispatches.iter().map(|d| d["label"].as_str().unwrap()).collect();
         assert_eq!((labels[0], *labels.last().unwrap()), ("embed", "argmax.final"));
-        for label in ["layer.0.attn.q", "layer.3.mlp.down", "output_norm", "lm_head", "argmax.partial"] {
+        for label in ["layer.0.attn.qkv", "layer.3.mlp.down", "output_norm", "lm_head", "argmax.partial"] {
             assert!(labels.contains(&label), "{label}: {labels:?}");
         }
         for total in ["bytes_read", "bytes_written"] {

@@ -13,6 +13,7 @@ use signbit_tokenizer::{ChatTemplate, Message, RenderOptions, Role, TokenType, T
 use crate::config::{ModelConfig, SkipReason};
 use crate::device::Device;
 use crate::error::EngineError;
+use crate::model::layers::joined_tensors;
 use crate::model::weights::Weights;
 use crate::model::{Model, ModelOptions};
 
@@ -287,13 +288,27 @@ pub fn plan_model(
 
     let expected: HashMap<String, _> = config.expected_tensors().into_iter().collect();
     let mut info = FileInfo { warnings: config.warnings.clone(), ..FileInfo::default() };
-    let mut weights = Weights::default();
+    let mut tensors: HashMap<&str, &TensorInfo> = HashMap::new();
     for header in headers {
         info.skipped.extend(skipped_tensors(&config, header));
         for tensor in header.tensors.iter().filter(|t| expected.contains_key(&t.name)) {
             info.parameters += tensor.n_elems();
             *info.tensor_types.entry(tensor.ty.name().to_owned()).or_default() += 1;
-            weights.allocate(device, tensor, is_vector(tensor))?;
+            tensors.insert(&tensor.name, tensor);
+        }
+    }
+    let mut weights = Weights::default();
+    for group in joined_tensors(&config) {
+        let members: Vec<&TensorInfo> = group.iter().filter_map(|name| tensors.remove(&**name)).collect();
+        weights.allocate_matrix(device, &members)?;
+    }
+    // In the order of the files, so that a plan does not depend on hashing.
+    for tensor in headers.iter().flat_map(|header| &header.tensors).filter(|t| tensors.contains_key(&*t.name))
+    {
+        if is_vector(tensor) {
+            weights.allocate_vector(device, tensor)?;
+        } else {
+            weights.allocate_matrix(device, &[tensor])?;
         }
     }
     let n_valid = n_sampleable(&tokenizer);

@@ -61,11 +61,11 @@ fn sound_models_agree_and_the_first_fault_is_named() {
         assert_eq!(logits(&mut gpu), logits(&mut cpu), "{name}");
 
         // Signs or values of weights at the beginning of a matrix, then the same once more.
-        let gate = quants_at(&mut gpu, "layer.2.mlp.gate");
+        let gate = quants_at(&mut gpu, "layer.2.mlp.gate_up");
         invert_word(&mut gpu, gate);
         let first = run(&mut gpu, &mut cpu).first.unwrap_or_else(|| panic!("{name}: not found"));
-        assert_eq!((first.step, first.label.as_str()), ("prefill", "layer.2.mlp.gate"), "{name}");
-        assert!(first.to_string().starts_with("layer.2.mlp.gate (mat"), "{first}");
+        assert_eq!((first.step, first.label.as_str()), ("prefill", "layer.2.mlp.gate_up"), "{name}");
+        assert!(first.to_string().starts_with("layer.2.mlp.gate_up (mat"), "{first}");
         invert_word(&mut gpu, gate);
         assert!(run(&mut gpu, &mut cpu).first.is_none(), "{name}: the fault is gone");
 

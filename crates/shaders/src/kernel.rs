@@ -86,6 +86,13 @@ impl Tensor {
     }
 }
 
+impl Columns {
+    /// Bytes that the elements take.
+    pub fn n_bytes(&self) -> u64 {
+        Tensor { cols: self.cols, ..self.tensor }.n_bytes()
+    }
+}
+
 impl From<Tensor> for Columns {
     fn from(tensor: Tensor) -> Self {
         tensor.columns(0, tensor.cols)

@@ -3,6 +3,8 @@
 //! [`Model::forward`] is written once, against a recorder. Recording it for one row gives the plan
 //! for decode, recording it for more rows the plans for prefill.
 
+mod attention;
+mod delta_net;
 pub mod layers;
 pub mod recorder;
 pub mod weights;
@@ -353,14 +355,16 @@ impl Model {
     }
 }
 
-/// Elements of the widest activation row.
+/// Elements of the widest activation row: what a layer's first product, or its gate and up, yields.
 fn widest_row(config: &ModelConfig) -> u64 {
-    let gated = u64::from(config.num_attention_heads) * u64::from(config.head_dim) * 2;
+    let (head_dim, kv_heads) = (u64::from(config.head_dim), u64::from(config.num_key_value_heads));
+    let qkv = (2 * u64::from(config.num_attention_heads) + 2 * kv_heads) * head_dim;
     let delta = config.delta_net.as_ref().map_or(0, |d| {
-        2 * u64::from(d.num_key_heads) * u64::from(d.key_head_dim)
-            + u64::from(d.num_value_heads) * u64::from(d.value_head_dim)
+        let values = u64::from(d.num_value_heads) * u64::from(d.value_head_dim);
+        let keys = u64::from(d.num_key_heads) * u64::from(d.key_head_dim);
+        2 * keys + 2 * values + 2 * u64::from(d.num_value_heads)
     });
-    gated.max(delta).max(config.hidden_size.into()).max(config.intermediate_size.into())
+    qkv.max(delta).max(config.hidden_size.into()).max(2 * u64::from(config.intermediate_size))
 }
 
 /// Elements of the widest row that exists once per position.

@@ -8,10 +8,7 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use signbit_shaders::kernels::{
-    append_rows, attention, conv1d, delta_net, embed, gated_norm, l2_norm, linear, norm_rope, rms_norm,
-    sigmoid_gate, silu_mul,
-};
+use signbit_shaders::kernels::{embed, linear, rms_norm, silu_mul};
 use signbit_shaders::{BufferId, Dispatch, ShapeError, Tensor};
 
 use super::weights::Matrix;
@@ -134,10 +131,34 @@ impl<'d> Recorder<'d> {
         Ok(out)
     }
 
-    /// W x: [T, K] -> [T, N].
-    pub fn linear(&mut self, label: &str, x: Tensor, matrix: &Matrix) -> Result<Scratch> {
+    /// W RMSNorm(x; norm): [T, K] -> [T, N].
+    pub fn norm_linear(
+        &mut self,
+        label: &str,
+        x: Tensor,
+        norm: Tensor,
+        matrix: &Matrix,
+        eps: f32,
+    ) -> Result<Scratch> {
         let out = self.scratch(x.rows, matrix.rows)?;
-        self.linear_into(label, x, matrix, *out)?;
+        let h = self.rms_norm(&format!("{label}.norm"), x, norm, eps)?;
+        self.linear_into(label, *h, matrix, *out)?;
+        Ok(out)
+    }
+
+    /// SiLU(gate h) * up h with h = RMSNorm(x; norm): [T, K] -> [T, F]. The rows of `gate_up` are
+    /// those of gate and then those of up.
+    pub fn norm_swiglu(
+        &mut self,
+        label: &str,
+        x: Tensor,
+        norm: Tensor,
+        gate_up: &Matrix,
+        eps: f32,
+    ) -> Result<Scratch> {
+        let out = self.scratch(x.rows, gate_up.rows / 2)?;
+        let products = self.norm_linear(label, x, norm, gate_up, eps)?;
+        self.push(&format!("{label}.silu"), silu_mul::silu_mul(*products, *out))?;
         Ok(out)
     }
 
@@ -155,108 +176,5 @@ impl<'d> Recorder<'d> {
             self.push(label, linear::linear(x, shard, y, true))?;
         }
         Ok(())
-    }
-
-    /// Per-head norm and rotation of the queries: [T, heads * stride] -> [T, heads * head_dim].
-    pub fn norm_rope(
-        &mut self,
-        label: &str,
-        x: Tensor,
-        weight: Tensor,
-        rope: Tensor,
-        shape: norm_rope::HeadShape,
-        eps: f32,
-    ) -> Result<Scratch> {
-        let out = self.scratch(x.rows, shape.heads * shape.head_dim)?;
-        self.push(label, norm_rope::norm_rope(x, weight, rope, *out, shape, eps, false))?;
-        Ok(out)
-    }
-
-    /// Per-head norm and rotation of the keys, written to their rows of the cache.
-    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the formula")]
-    pub fn norm_rope_to_cache(
-        &mut self,
-        label: &str,
-        x: Tensor,
-        weight: Tensor,
-        rope: Tensor,
-        cache: Tensor,
-        shape: norm_rope::HeadShape,
-        eps: f32,
-    ) -> Result<()> {
-        self.push(label, norm_rope::norm_rope(x, weight, rope, cache, shape, eps, true))
-    }
-
-    /// Writes rows to their positions in the cache: [T, C] into [S, C].
-    pub fn append_rows(&mut self, label: &str, x: Tensor, cache: Tensor) -> Result<()> {
-        self.push(label, append_rows::append_rows(x, cache))
-    }
-
-    /// Causal attention over the cache: [T, Hq * Dh] -> [T, Hq * Dh].
-    pub fn attention(
-        &mut self,
-        label: &str,
-        q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        shape: attention::AttentionShape,
-        scale: f32,
-    ) -> Result<Scratch> {
-        let out = self.scratch(q.rows, q.cols)?;
-        self.push(label, attention::attention(q, k_cache, v_cache, *out, shape, scale))?;
-        Ok(out)
-    }
-
-    /// x *= sigmoid(gate), the gate being the second half of each head of `query_gate`.
-    pub fn sigmoid_gate(&mut self, label: &str, x: Tensor, query_gate: Tensor, head_dim: u32) -> Result<()> {
-        self.push(label, sigmoid_gate::sigmoid_gate(x, query_gate, head_dim))
-    }
-
-    /// SiLU(gate) * up: [T, F].
-    pub fn silu_mul(&mut self, label: &str, gate: Tensor, up: Tensor) -> Result<Scratch> {
-        let out = self.scratch(gate.rows, gate.cols)?;
-        self.push(label, silu_mul::silu_mul(gate, up, *out))?;
-        Ok(out)
-    }
-
-    /// Causal convolution over time and SiLU: [T, C] -> [T, C].
-    pub fn conv1d(&mut self, label: &str, u: Tensor, weight: Tensor, state: Tensor) -> Result<Scratch> {
-        let out = self.scratch(u.rows, u.cols)?;
-        self.push(label, conv1d::conv1d(u, weight, state, *out))?;
-        Ok(out)
-    }
-
-    /// Unit length for the query and key heads of `y`, in place.
-    pub fn l2_norm(&mut self, label: &str, y: Tensor, key_heads: u32, head_dim: u32, eps: f32) -> Result<()> {
-        self.push(label, l2_norm::l2_norm(y, key_heads, head_dim, eps))
-    }
-
-    /// The gated delta rule: [T, C] -> [T, Hv * dv], moving the state on.
-    pub fn delta_net(
-        &mut self,
-        label: &str,
-        y: Tensor,
-        gates: delta_net::DeltaGates,
-        state: Tensor,
-        shape: delta_net::DeltaShape,
-    ) -> Result<Scratch> {
-        let out = self.scratch(y.rows, shape.num_value_heads * shape.value_head_dim)?;
-        self.push(label, delta_net::delta_net(y, gates, state, *out, shape))?;
-        Ok(out)
-    }
-
-    /// RMSNorm per head, then * SiLU(z): [T, Hv * dv] -> [T, Hv * dv].
-    pub fn gated_norm(
-        &mut self,
-        label: &str,
-        x: Tensor,
-        z: Tensor,
-        weight: Tensor,
-        num_heads: u32,
-        eps: f32,
-    ) -> Result<Scratch> {
-        let out = self.scratch(x.rows, x.cols)?;
-        self.push(label, gated_norm::gated_norm(x, z, weight, *out, num_heads, eps))?;
-        Ok(out)
     }
 }

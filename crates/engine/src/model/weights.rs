@@ -40,81 +40,97 @@ impl Matrix {
 #[derive(Debug, Default)]
 pub struct Weights {
     slots: HashMap<String, Slot>,
+    matrices: Vec<Matrix>,
     n_bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Slot {
     /// Norm weights and other small tensors, kept as f32.
     Vector(Tensor),
-    Matrix(Matrix),
+    /// Rows `first_row..first_row + rows` of a matrix, all of it unless tensors were joined.
+    Rows { matrix: usize, first_row: u32, rows: u32 },
 }
 
 /// Rows are packed in runs of about this many bytes of the file.
 const RUN_BYTES: usize = 1 << 20;
 
 impl Weights {
-    /// Allocates the tensor on the device. `is_vector` tensors become f32.
-    pub fn allocate(
-        &mut self,
-        device: &mut Device,
-        info: &TensorInfo,
-        is_vector: bool,
-    ) -> Result<(), EngineError> {
-        let dim = |i: usize| info.shape.get(i).copied().unwrap_or(1);
-        let n_rows = info.n_rows();
-        let too_large = |needed: u64| EngineError::LimitTooSmall {
-            what: info.name.clone(),
-            needed,
-            limit: u64::from(u32::MAX),
-        };
-        let rows = u32::try_from(n_rows).map_err(|_| too_large(n_rows))?;
-        let cols = u32::try_from(dim(0)).map_err(|_| too_large(dim(0)))?;
-        let slot = if is_vector {
-            let buffer = device.create_buffer(&info.name, u64::from(rows) * u64::from(cols))?;
-            let tensor = Tensor { buffer, rows, cols };
-            self.n_bytes += tensor.n_bytes();
-            Slot::Vector(tensor)
-        } else {
-            Slot::Matrix(self.allocate_matrix(device, info, rows, cols)?)
-        };
-        self.slots.insert(info.name.clone(), slot);
+    /// Allocates a small tensor on the device, as f32; one dimension becomes one row.
+    pub fn allocate_vector(&mut self, device: &mut Device, info: &TensorInfo) -> Result<(), EngineError> {
+        let (rows, cols) = dimensions(info)?;
+        let buffer = device.create_buffer(&info.name, u64::from(rows) * u64::from(cols))?;
+        let tensor = Tensor { buffer, rows, cols };
+        self.n_bytes += tensor.n_bytes();
+        self.slots.insert(info.name.clone(), Slot::Vector(tensor));
         Ok(())
     }
 
-    fn allocate_matrix(
+    /// Allocates one matrix on the device that has the rows of all tensors, in this order: what
+    /// reads the same input is then one product.
+    pub fn allocate_matrix(&mut self, device: &mut Device, infos: &[&TensorInfo]) -> Result<(), EngineError> {
+        let mut matrix = Matrix { rows: 0, cols: 0, shards: Vec::new() };
+        // Neighbours in one format lie in one run of rows.
+        let mut runs: Vec<(Format, &str, u32)> = Vec::new();
+        for info in infos {
+            let (rows, cols) = dimensions(info)?;
+            if matrix.rows > 0 && cols != matrix.cols {
+                let reason = format!("{} has rows of {cols} where {} are needed", info.name, matrix.cols);
+                return Err(EngineError::InvalidRequest { reason });
+            }
+            let slot = Slot::Rows { matrix: self.matrices.len(), first_row: matrix.rows, rows };
+            self.slots.insert(info.name.clone(), slot);
+            matrix.cols = cols;
+            matrix.rows = matrix.rows.checked_add(rows).ok_or_else(|| EngineError::LimitTooSmall {
+                what: info.name.clone(),
+                needed: u64::from(matrix.rows) + u64::from(rows),
+                limit: u64::from(u32::MAX),
+            })?;
+            let format = format_of(info)?;
+            match runs.last_mut().filter(|(last, ..)| *last == format) {
+                Some((_, _, n)) => *n += rows,
+                None => runs.push((format, &info.name, rows)),
+            }
+        }
+        for (format, name, rows) in runs {
+            self.allocate_run(device, &mut matrix, format, name, rows)?;
+        }
+        self.matrices.push(matrix);
+        Ok(())
+    }
+
+    /// Appends shards with `rows` rows to `matrix`, as many as the binding limit needs.
+    fn allocate_run(
         &mut self,
         device: &mut Device,
-        info: &TensorInfo,
+        matrix: &mut Matrix,
+        format: Format,
+        name: &str,
         rows: u32,
-        cols: u32,
-    ) -> Result<Matrix, EngineError> {
-        let format = format_of(info)?;
-        let (quants, scales) = words_per_row(format, cols);
+    ) -> Result<(), EngineError> {
+        let (quants, scales) = words_per_row(format, matrix.cols);
         let limit = device.info().limits.max_words();
         let widest = u64::from(quants.max(scales).max(1));
         let rows_per_shard = u32::try_from(limit / widest).unwrap_or(u32::MAX);
         if rows_per_shard == 0 {
-            let what = format!("one row of {}", info.name);
+            let what = format!("one row of {name}");
             return Err(EngineError::LimitTooSmall { what, needed: widest * 4, limit: limit * 4 });
         }
-        let mut shards = Vec::new();
-        let mut row_offset = 0;
-        while row_offset < rows {
-            let n = rows_per_shard.min(rows - row_offset);
+        let first = matrix.shards.last().map_or(0, |shard| shard.row_offset + shard.rows);
+        for start in (0..rows).step_by(rows_per_shard as usize) {
+            let n = rows_per_shard.min(rows - start);
             let (quants, scales) = (u64::from(n) * u64::from(quants), u64::from(n) * u64::from(scales));
-            shards.push(Weight {
+            matrix.shards.push(Weight {
                 format,
                 rows: n,
-                cols,
-                row_offset,
-                quants: device.create_buffer(&info.name, quants)?,
-                scales: device.create_buffer(&info.name, scales.max(1))?,
+                cols: matrix.cols,
+                row_offset: first + start,
+                quants: device.create_buffer(name, quants)?,
+                scales: device.create_buffer(name, scales.max(1))?,
             });
             self.n_bytes += (quants + scales) * 4;
-            row_offset += n;
         }
-        Ok(Matrix { rows, cols, shards })
+        Ok(())
     }
 
     /// Bytes of all tensors on the device.
@@ -127,10 +143,12 @@ impl Weights {
         self.slots.contains_key(name)
     }
 
-    /// A matrix by name.
+    /// The matrix whose first rows are the tensor's.
     pub fn matrix(&self, name: &str) -> Result<Matrix, EngineError> {
         match self.slots.get(name) {
-            Some(Slot::Matrix(matrix)) => Ok(matrix.clone()),
+            Some(&Slot::Rows { matrix, first_row: 0, .. }) => {
+                self.matrices.get(matrix).cloned().ok_or_else(|| missing(name))
+            }
             _ => Err(missing(name)),
         }
     }
@@ -147,7 +165,7 @@ impl Weights {
     pub fn rows_per_run(&self, info: &TensorInfo) -> u64 {
         let n_rows = info.n_rows();
         match self.slots.get(&info.name) {
-            Some(Slot::Matrix(_)) => {
+            Some(Slot::Rows { .. }) => {
                 let row_bytes = (info.n_bytes / n_rows.max(1)).max(1);
                 (RUN_BYTES as u64 / row_bytes).clamp(1, n_rows.max(1))
             }
@@ -172,21 +190,25 @@ impl Weights {
                 }
                 device.write(tensor.buffer, 0, bytemuck::cast_slice(&values))
             }
-            Some(Slot::Matrix(matrix)) => write_rows(device, info, matrix, first_row, bytes),
+            Some(&Slot::Rows { matrix, first_row: offset, rows }) => {
+                let matrix = self.matrices.get(matrix).ok_or_else(|| missing(&info.name))?;
+                let row_bytes = (info.n_bytes / u64::from(rows).max(1)).max(1) as usize;
+                write_rows(device, &info.name, matrix, offset + first_row, bytes, row_bytes)
+            }
             None => Err(missing(&info.name)),
         }
     }
 }
 
+/// Writes whole rows of `row_bytes` bytes each to rows `first_row..` of the matrix.
 fn write_rows(
     device: &mut Device,
-    info: &TensorInfo,
+    name: &str,
     matrix: &Matrix,
     first_row: u32,
     bytes: &[u8],
+    row_bytes: usize,
 ) -> Result<(), EngineError> {
-    let n_rows = u64::from(matrix.rows).max(1);
-    let row_bytes = (info.n_bytes / n_rows).max(1) as usize;
     let mut rest = bytes;
     for shard in &matrix.shards {
         let end = shard.row_offset + shard.rows;
@@ -201,12 +223,25 @@ fn write_rows(
         let mut quants = vec![0; n * quants_per_row as usize];
         let mut scales = vec![0; n * scales_per_row as usize];
         pack_rows(shard.format, shard.cols, head, &mut quants, &mut scales)
-            .map_err(|source| EngineError::Weights { tensor: info.name.clone(), source })?;
+            .map_err(|source| EngineError::Weights { tensor: name.to_owned(), source })?;
         let local = u64::from(row - shard.row_offset);
         device.write(shard.quants, local * u64::from(quants_per_row), &quants)?;
         device.write(shard.scales, local * u64::from(scales_per_row), &scales)?;
     }
     Ok(())
+}
+
+/// Rows and columns of a tensor.
+fn dimensions(info: &TensorInfo) -> Result<(u32, u32), EngineError> {
+    let narrow = |needed: u64| {
+        let limit = u64::from(u32::MAX);
+        u32::try_from(needed).map_err(|_| EngineError::LimitTooSmall {
+            what: info.name.clone(),
+            needed,
+            limit,
+        })
+    };
+    Ok((narrow(info.n_rows())?, narrow(info.shape.first().copied().unwrap_or(1))?))
 }
 
 fn format_of(info: &TensorInfo) -> Result<Format, EngineError> {

@@ -1,10 +1,13 @@
 // Appends the step's rows to a cache: cache[state.position + t, i] = x[t, i].
-// One invocation per element; the rows of a step are contiguous on both sides.
+// One invocation per element.
 
 struct Params {
     cols: u32,
     rows: u32,
     context: u32,
+    // The first column of x that is copied, and the length of its rows.
+    first: u32,
+    stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -22,6 +25,6 @@ fn main(
     let room = params.context - min(state.position, params.context);
     let n_rows = min(min(state.n_tokens, params.rows), room);
     if (i < n_rows * params.cols) {
-        cache[state.position * params.cols + i] = x[i];
+        cache[state.position * params.cols + i] = x[i / params.cols * params.stride + params.first + i % params.cols];
     }
 }

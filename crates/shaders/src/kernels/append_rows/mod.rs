@@ -2,7 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::kernel::{Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape};
+use crate::kernel::{
+    Binding, Columns, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_columns,
+    expect_shape,
+};
 
 pub mod cases;
 mod reference;
@@ -14,7 +17,9 @@ pub struct Params {
     cols: u32,
     rows: u32,
     context: u32,
-    padding: u32,
+    first: u32,
+    stride: u32,
+    padding: [u32; 3],
 }
 
 /// The kernel.
@@ -33,14 +38,25 @@ pub static KERNEL: Kernel = Kernel {
     cases: cases::cases,
 };
 
-/// Copies `x` [T, C] into `cache` [S, C] from row `state.position` on. Rows that would lie past
+/// Copies the columns `x` [T, C] into `cache` [S, C] from row `state.position` on. Rows that would lie past
 /// the cache are not written.
-pub fn append_rows(x: Tensor, cache: Tensor) -> Result<Dispatch, ShapeError> {
+pub fn append_rows(x: impl Into<Columns>, cache: Tensor) -> Result<Dispatch, ShapeError> {
+    let x = x.into();
+    let rows = x.tensor.rows;
+    expect_columns(KERNEL.name, "x", x, rows, x.cols)?;
     expect_shape(KERNEL.name, "cache", cache, cache.rows, x.cols)?;
-    let elements = u64::from(x.rows) * u64::from(x.cols);
+    let elements = u64::from(rows) * u64::from(x.cols);
     let workgroups = Workgroups::linear(KERNEL.name, elements.div_ceil(64))?;
-    let params = Params { cols: x.cols, rows: x.rows, context: cache.rows, padding: 0 };
-    let mut dispatch = Dispatch::new(&KERNEL, params, &[x, cache], workgroups);
+    let params = Params {
+        cols: x.cols,
+        rows,
+        context: cache.rows,
+        first: x.first,
+        stride: x.tensor.cols,
+        padding: [0; 3],
+    };
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[x.tensor, cache], workgroups);
+    dispatch.bytes_read = x.n_bytes();
     dispatch.bytes_written = x.n_bytes();
     Ok(dispatch)
 }

@@ -10,7 +10,8 @@ pub(super) fn append_rows(args: &mut Args<'_>) {
     for token in 0..n_tokens {
         let row = position + token;
         if row < p.context as usize {
-            cache[row * cols..(row + 1) * cols].copy_from_slice(&x[token * cols..(token + 1) * cols]);
+            cache[row * cols..(row + 1) * cols]
+                .copy_from_slice(&x[token * p.stride as usize + p.first as usize..][..cols]);
         }
     }
 }

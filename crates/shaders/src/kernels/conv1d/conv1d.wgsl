@@ -8,6 +8,9 @@ struct Params {
     rows: u32,
     // 2 to 4.
     taps: u32,
+    // The first column of u that counts, and the length of its rows.
+    first: u32,
+    stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -39,7 +42,7 @@ fn main(
         past[j] = conv_state[(j - missing) * params.channels + channel];
     }
     for (var t = 0u; t < n_rows; t += 1u) {
-        let now = u[t * params.channels + channel];
+        let now = u[t * params.stride + params.first + channel];
         let sum = dot(w.xyz, past) + w.w * now;
         y[t * params.channels + channel] = sum * sigmoid(sum);
         past = vec3f(past.y, past.z, now);

@@ -14,7 +14,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Columns, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_columns,
+    expect_shape, require,
 };
 
 pub mod cases;
@@ -27,7 +28,9 @@ pub struct Params {
     channels: u32,
     rows: u32,
     taps: u32,
-    padding: u32,
+    first: u32,
+    stride: u32,
+    padding: [u32; 3],
 }
 
 /// The kernel.
@@ -54,15 +57,28 @@ pub static KERNEL: Kernel = Kernel {
 
 /// Convolution of `u` [T, C] into `y` [T, C] with `weight` [C, K], the taps of a channel together,
 /// 2 <= K <= 4. `conv_state` [K - 1, C] is read and replaced.
-pub fn conv1d(u: Tensor, weight: Tensor, conv_state: Tensor, y: Tensor) -> Result<Dispatch, ShapeError> {
+pub fn conv1d(
+    u: impl Into<Columns>,
+    weight: Tensor,
+    conv_state: Tensor,
+    y: Tensor,
+) -> Result<Dispatch, ShapeError> {
+    let u = u.into();
+    expect_columns(KERNEL.name, "u", u, y.rows, y.cols)?;
     let taps = weight.cols;
     require(KERNEL.name, "taps", taps, (2..=4).contains(&taps), "2, 3 or 4")?;
     expect_shape(KERNEL.name, "weight", weight, u.cols, taps)?;
     expect_shape(KERNEL.name, "conv_state", conv_state, taps - 1, u.cols)?;
-    expect_shape(KERNEL.name, "y", y, u.rows, u.cols)?;
     let workgroups = Workgroups::linear(KERNEL.name, u64::from(u.cols).div_ceil(64))?;
-    let params = Params { channels: u.cols, rows: u.rows, taps, padding: 0 };
-    let mut dispatch = Dispatch::new(&KERNEL, params, &[u, weight, conv_state, y], workgroups);
-    dispatch.bytes_read += conv_state.n_bytes();
+    let params = Params {
+        channels: u.cols,
+        rows: y.rows,
+        taps,
+        first: u.first,
+        stride: u.tensor.cols,
+        padding: [0; 3],
+    };
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[u.tensor, weight, conv_state, y], workgroups);
+    dispatch.bytes_read = u.n_bytes() + weight.n_bytes() + conv_state.n_bytes();
     Ok(dispatch)
 }

@@ -7,7 +7,10 @@ pub(super) fn conv1d(args: &mut Args<'_>) {
     let n_tokens = args.state.n_tokens.min(p.rows) as usize;
     let (u, weight) = (args.read(0), args.read(1));
     let (channels, taps) = (p.channels as usize, p.taps as usize);
-    let window = [&*args.write(0), &u[..n_tokens * channels]].concat();
+    let mut window = args.write(0).to_vec();
+    for t in 0..n_tokens {
+        window.extend(&u[t * p.stride as usize + p.first as usize..][..channels]);
+    }
     let y = args.write(1);
     for t in 0..n_tokens {
         for c in 0..channels {

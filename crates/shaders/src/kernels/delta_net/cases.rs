@@ -81,8 +81,8 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         };
         let decays: Vec<f32> = (0..num_value_heads).map(|_| -1.1 + c.rng.uniform()).collect();
         let gates = DeltaGates {
-            alpha: c.values(n_rows, num_value_heads, &alphas),
-            beta: c.random(n_rows, num_value_heads, beta),
+            alpha: c.values(n_rows, num_value_heads, &alphas).into(),
+            beta: c.random(n_rows, num_value_heads, beta).into(),
             ssm_a: c.values(1, num_value_heads, &decays),
             dt_bias: c.random(1, num_value_heads, 1.0),
         };

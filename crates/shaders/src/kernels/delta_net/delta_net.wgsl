@@ -14,6 +14,10 @@ struct Params {
     value_heads: u32,
     key_dim: u32,
     value_dim: u32,
+    // Row length of alpha and beta, and their first columns that count.
+    gates_stride: u32,
+    alpha_first: u32,
+    beta_first: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -80,9 +84,9 @@ fn main(
     for (var t = 0u; t < min(state.n_tokens, params.rows); t += 1u) {
         let q = t * y_cols + key_offset;
         let k = q + n_keys;
-        let gate = t * params.value_heads + head;
-        let decay = exp(ssm_a[head] * softplus(alpha[gate] + dt_bias[head]));
-        let strength = sigmoid(beta[gate]);
+        let gate = t * params.gates_stride + head;
+        let decay = exp(ssm_a[head] * softplus(alpha[gate + params.alpha_first] + dt_bias[head]));
+        let strength = sigmoid(beta[gate + params.beta_first]);
 
         var recalled = 0.0;
         for (var i = 0u; i < by_eight; i += 8u) {

@@ -18,8 +18,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
-    expect_shape, require,
+    Binding, Columns, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
+    expect_columns, expect_shape, require,
 };
 
 pub mod cases;
@@ -42,9 +42,9 @@ pub struct DeltaShape {
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaGates {
     /// [T, Hv], before the bias and softplus.
-    pub alpha: Tensor,
+    pub alpha: Columns,
     /// [T, Hv], before the sigmoid.
-    pub beta: Tensor,
+    pub beta: Columns,
     /// [1, Hv], negative.
     pub ssm_a: Tensor,
     /// [1, Hv].
@@ -60,7 +60,9 @@ pub struct Params {
     value_heads: u32,
     key_dim: u32,
     value_dim: u32,
-    padding: [u32; 3],
+    gates_stride: u32,
+    alpha_first: u32,
+    beta_first: u32,
 }
 
 /// The kernel.
@@ -109,8 +111,10 @@ pub fn delta_net(
     let keys = num_key_heads.saturating_mul(2).saturating_mul(key_head_dim);
     let values = num_value_heads.saturating_mul(value_head_dim);
     expect_shape(name, "y", y, y.rows, keys.saturating_add(values))?;
-    expect_shape(name, "alpha", alpha, y.rows, num_value_heads)?;
-    expect_shape(name, "beta", beta, y.rows, num_value_heads)?;
+    expect_columns(name, "alpha", alpha, y.rows, num_value_heads)?;
+    expect_columns(name, "beta", beta, y.rows, num_value_heads)?;
+    let same = beta.tensor.cols;
+    require(name, "row length of beta", same, same == alpha.tensor.cols, "that of alpha")?;
     expect_shape(name, "ssm_a", ssm_a, 1, num_value_heads)?;
     expect_shape(name, "dt_bias", dt_bias, 1, num_value_heads)?;
     expect_shape(name, "s", s, num_value_heads.saturating_mul(key_head_dim), value_head_dim)?;
@@ -125,9 +129,13 @@ pub fn delta_net(
         value_heads: num_value_heads,
         key_dim: key_head_dim,
         value_dim: value_head_dim,
-        padding: [0; 3],
+        gates_stride: alpha.tensor.cols,
+        alpha_first: alpha.first,
+        beta_first: beta.first,
     };
-    let mut dispatch = Dispatch::new(&KERNEL, params, &[y, alpha, beta, ssm_a, dt_bias, s, out], workgroups);
-    dispatch.bytes_read += s.n_bytes();
+    let mut dispatch =
+        Dispatch::new(&KERNEL, params, &[y, alpha.tensor, beta.tensor, ssm_a, dt_bias, s, out], workgroups);
+    dispatch.bytes_read =
+        y.n_bytes() + alpha.n_bytes() + beta.n_bytes() + ssm_a.n_bytes() + dt_bias.n_bytes() + s.n_bytes();
     Ok(dispatch)
 }

@@ -24,10 +24,10 @@ pub(super) fn delta_net(args: &mut Args<'_>) {
             let q = &row[key_head * dk..(key_head + 1) * dk];
             let k = &row[n_keys + key_head * dk..n_keys + (key_head + 1) * dk];
             let v = &row[2 * n_keys + head * dv..2 * n_keys + (head + 1) * dv];
-            let gate = t * value_heads + head;
-            let bias = f64::from(alpha[gate]) + f64::from(dt_bias[head]);
+            let gate = t * p.gates_stride as usize + head;
+            let bias = f64::from(alpha[gate + p.alpha_first as usize]) + f64::from(dt_bias[head]);
             let decay = (f64::from(ssm_a[head]) * softplus(bias)).exp();
-            let strength = sigmoid(f64::from(beta[gate]));
+            let strength = sigmoid(f64::from(beta[gate + p.beta_first as usize]));
             for c in 0..dv {
                 let mut recalled = 0.0;
                 for i in 0..dk {
@@ -100,8 +100,8 @@ mod tests {
         let rows: Vec<f32> = (0..3).flat_map(|t| [QUERIES[t], KEYS[t], VALUES[t]].concat()).collect();
         let y = c.values(3, 6, &rows);
         let gates = DeltaGates {
-            alpha: c.values(3, 1, &alpha),
-            beta: c.values(3, 1, &beta),
+            alpha: c.values(3, 1, &alpha).into(),
+            beta: c.values(3, 1, &beta).into(),
             ssm_a: c.values(1, 1, &[-2.0]),
             dt_bias: c.values(1, 1, &[0.25]),
         };
@@ -127,8 +127,8 @@ mod tests {
             let row = [QUERIES[t], nil, KEYS[t], nil, nil, nil, VALUES[t], nil];
             let y = c.values(1, 16, &row.concat());
             let gates = DeltaGates {
-                alpha: c.values(1, 4, &[9.0, 9.0, alpha[t], 9.0]),
-                beta: c.values(1, 4, &[9.0, 9.0, beta[t], 9.0]),
+                alpha: c.values(1, 4, &[9.0, 9.0, alpha[t], 9.0]).into(),
+                beta: c.values(1, 4, &[9.0, 9.0, beta[t], 9.0]).into(),
                 ssm_a: c.values(1, 4, &[-9.0, -9.0, -2.0, -9.0]),
                 dt_bias: c.values(1, 4, &[9.0, 9.0, 0.25, 9.0]),
             };
@@ -161,8 +161,8 @@ mod tests {
         let mut c = CaseBuilder::new(1);
         let y = c.output(2, 2 * 2 * 3 + 4 * 5);
         let gates = DeltaGates {
-            alpha: c.output(2, 4),
-            beta: c.output(2, 4),
+            alpha: c.output(2, 4).into(),
+            beta: c.output(2, 4).into(),
             ssm_a: c.output(1, 4),
             dt_bias: c.output(1, 4),
         };
@@ -179,8 +179,8 @@ mod tests {
             assert!(delta_net(y, gates, s, out, bad).is_err(), "{bad:?}");
         }
         let other = c.output(1, 5);
-        assert!(delta_net(y, DeltaGates { alpha: other, ..gates }, s, out, shape).is_err());
-        assert!(delta_net(y, DeltaGates { beta: other, ..gates }, s, out, shape).is_err());
+        assert!(delta_net(y, DeltaGates { alpha: other.into(), ..gates }, s, out, shape).is_err());
+        assert!(delta_net(y, DeltaGates { beta: other.into(), ..gates }, s, out, shape).is_err());
         assert!(delta_net(y, DeltaGates { ssm_a: other, ..gates }, s, out, shape).is_err());
         assert!(delta_net(y, DeltaGates { dt_bias: other, ..gates }, s, out, shape).is_err());
         assert!(delta_net(y, gates, out, out, shape).is_err());

@@ -7,6 +7,9 @@ struct Params {
     num_heads: u32,
     head_dim: u32,
     eps: f32,
+    // The first column of z that counts, and the length of its rows.
+    z_first: u32,
+    z_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -27,6 +30,8 @@ fn main(
         return;
     }
     let base = index * params.head_dim;
+    let gates = index / params.num_heads * params.z_stride + params.z_first
+        + index % params.num_heads * params.head_dim;
     var sum = 0.0;
     for (var i = lane; i < params.head_dim; i += 64u) {
         let v = o[base + i];
@@ -35,7 +40,7 @@ fn main(
     let total = workgroup_sum(lane, sum);
     let scale = 1.0 / sqrt(total / f32(params.head_dim) + params.eps);
     for (var i = lane; i < params.head_dim; i += 64u) {
-        let gate = z[base + i];
+        let gate = z[gates + i];
         out[base + i] = o[base + i] * scale * weight[i] * (gate * sigmoid(gate));
     }
 }

@@ -7,7 +7,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Columns, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_columns,
+    expect_shape, require,
 };
 
 pub mod cases;
@@ -21,6 +22,9 @@ pub struct Params {
     num_heads: u32,
     head_dim: u32,
     eps: f32,
+    z_first: u32,
+    z_stride: u32,
+    padding: [u32; 2],
 }
 
 /// The kernel.
@@ -44,21 +48,31 @@ pub static KERNEL: Kernel = Kernel {
 /// `o`, `z` and `out` [T, num_heads * dv], `weight` [1, dv].
 pub fn gated_norm(
     o: Tensor,
-    z: Tensor,
+    z: impl Into<Columns>,
     weight: Tensor,
     out: Tensor,
     num_heads: u32,
     eps: f32,
 ) -> Result<Dispatch, ShapeError> {
-    let name = KERNEL.name;
+    let (name, z) = (KERNEL.name, z.into());
     require(name, "num_heads", num_heads, num_heads > 0, "at least 1")?;
     let head_dim = weight.cols;
     require(name, "head_dim", head_dim, head_dim > 0, "at least 1")?;
     expect_shape(name, "weight", weight, 1, head_dim)?;
     expect_shape(name, "o", o, o.rows, num_heads.saturating_mul(head_dim))?;
-    expect_shape(name, "z", z, o.rows, o.cols)?;
+    expect_columns(name, "z", z, o.rows, o.cols)?;
     expect_shape(name, "out", out, o.rows, o.cols)?;
     let workgroups = Workgroups::linear(name, u64::from(o.rows) * u64::from(num_heads))?;
-    let params = Params { rows: o.rows, num_heads, head_dim, eps };
-    Ok(Dispatch::new(&KERNEL, params, &[o, z, weight, out], workgroups))
+    let params = Params {
+        rows: o.rows,
+        num_heads,
+        head_dim,
+        eps,
+        z_first: z.first,
+        z_stride: z.tensor.cols,
+        padding: [0; 2],
+    };
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[o, z.tensor, weight, out], workgroups);
+    dispatch.bytes_read = o.n_bytes() + z.n_bytes() + weight.n_bytes();
+    Ok(dispatch)
 }

@@ -10,6 +10,8 @@ pub(super) fn gated_norm(args: &mut Args<'_>) {
     let (num_heads, head_dim) = (p.num_heads as usize, p.head_dim as usize);
     for head in 0..n_tokens * num_heads {
         let base = head * head_dim;
+        let (token, index) = (head / num_heads, head % num_heads);
+        let gates = token * p.z_stride as usize + p.z_first as usize + index * head_dim;
         let mut sum = 0.0;
         for i in 0..head_dim {
             sum += f64::from(o[base + i]) * f64::from(o[base + i]);
@@ -17,7 +19,7 @@ pub(super) fn gated_norm(args: &mut Args<'_>) {
         let scale = 1.0 / (sum / head_dim as f64 + f64::from(p.eps)).sqrt();
         for i in 0..head_dim {
             let normed = f64::from(o[base + i]) * scale * f64::from(weight[i]);
-            out[base + i] = (normed * silu(f64::from(z[base + i]))) as f32;
+            out[base + i] = (normed * silu(f64::from(z[gates + i]))) as f32;
         }
     }
 }

@@ -17,7 +17,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Columns, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_columns,
+    expect_shape, require,
 };
 
 pub mod cases;
@@ -49,6 +50,9 @@ pub struct Params {
     n_rot: u32,
     eps: f32,
     at_position: u32,
+    first: u32,
+    x_cols: u32,
+    padding: [u32; 2],
 }
 
 /// The kernel.
@@ -78,7 +82,7 @@ pub static KERNEL: Kernel = Kernel {
 ///
 /// A token whose position is past the table, or past the cache, is not written.
 pub fn norm_rope(
-    x: Tensor,
+    x: impl Into<Columns>,
     weight: Tensor,
     rope: Tensor,
     out: Tensor,
@@ -87,20 +91,21 @@ pub fn norm_rope(
     at_position: bool,
 ) -> Result<Dispatch, ShapeError> {
     let HeadShape { heads, head_dim, stride, n_rot } = shape;
-    let name = KERNEL.name;
+    let (name, x) = (KERNEL.name, x.into());
+    let rows = x.tensor.rows;
     require(name, "heads", heads, heads > 0, "at least 1")?;
     require(name, "stride", stride, stride >= head_dim, "at least head_dim")?;
     let rotates = n_rot > 0 && n_rot.is_multiple_of(2) && n_rot <= head_dim;
     require(name, "n_rot", n_rot, rotates, "even, at least 2 and at most head_dim")?;
-    expect_shape(name, "x", x, x.rows, heads.saturating_mul(stride))?;
+    expect_columns(name, "x", x, rows, heads.saturating_mul(stride))?;
     expect_shape(name, "weight", weight, 1, head_dim)?;
     expect_shape(name, "rope", rope, rope.rows, n_rot)?;
-    let out_rows = if at_position { out.rows } else { x.rows };
+    let out_rows = if at_position { out.rows } else { rows };
     expect_shape(name, "out", out, out_rows, heads.saturating_mul(head_dim))?;
     let context = if at_position { rope.rows.min(out.rows) } else { rope.rows };
-    let workgroups = Workgroups::linear(name, u64::from(x.rows) * u64::from(heads))?;
+    let workgroups = Workgroups::linear(name, u64::from(rows) * u64::from(heads))?;
     let params = Params {
-        rows: x.rows,
+        rows,
         context,
         heads,
         head_dim,
@@ -108,10 +113,13 @@ pub fn norm_rope(
         n_rot,
         eps,
         at_position: u32::from(at_position),
+        first: x.first,
+        x_cols: x.tensor.cols,
+        padding: [0; 2],
     };
-    let mut dispatch = Dispatch::new(&KERNEL, params, &[x, weight, rope, out], workgroups);
-    let heads_bytes = Tensor { rows: x.rows, ..out }.n_bytes();
-    dispatch.bytes_read = heads_bytes + weight.n_bytes() + Tensor { rows: x.rows, ..rope }.n_bytes();
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[x.tensor, weight, rope, out], workgroups);
+    let heads_bytes = Tensor { rows, ..out }.n_bytes();
+    dispatch.bytes_read = heads_bytes + weight.n_bytes() + Tensor { rows, ..rope }.n_bytes();
     dispatch.bytes_written = heads_bytes;
     Ok(dispatch)
 }

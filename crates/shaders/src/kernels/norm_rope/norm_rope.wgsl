@@ -15,6 +15,9 @@ struct Params {
     n_rot: u32,
     eps: f32,
     at_position: u32,
+    // The first column of x that counts, and the length of its rows.
+    first: u32,
+    x_cols: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -37,7 +40,7 @@ fn main(
     if (token >= min(state.n_tokens, params.rows) || position >= params.context) {
         return;
     }
-    let source = index * params.stride;
+    let source = token * params.x_cols + params.first + head * params.stride;
     let dest_row = select(token, position, params.at_position != 0u);
     let dest = (dest_row * params.heads + head) * params.head_dim;
 

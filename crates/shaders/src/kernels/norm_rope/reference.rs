@@ -18,7 +18,7 @@ pub(super) fn norm_rope(args: &mut Args<'_>) {
         let angles = &rope[position * n_rot..(position + 1) * n_rot];
         let dest_row = if p.at_position != 0 { position } else { token };
         for head in 0..heads {
-            let source = (token * heads + head) * stride;
+            let source = token * p.x_cols as usize + p.first as usize + head * stride;
             let x = &x[source..source + head_dim];
             let mean = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / head_dim as f64;
             let scale = 1.0 / (mean + f64::from(p.eps)).sqrt();

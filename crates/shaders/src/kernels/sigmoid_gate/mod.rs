@@ -5,7 +5,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Columns, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_columns, require,
 };
 
 pub mod cases;
@@ -18,7 +18,9 @@ pub struct Params {
     cols: u32,
     rows: u32,
     head_dim: u32,
-    padding: u32,
+    first: u32,
+    stride: u32,
+    padding: [u32; 3],
 }
 
 /// The kernel.
@@ -39,14 +41,22 @@ pub static KERNEL: Kernel = Kernel {
 };
 
 /// Gates `x` [T, heads * head_dim] in place with the gates in `qg` [T, heads * 2 * head_dim].
-pub fn sigmoid_gate(x: Tensor, qg: Tensor, head_dim: u32) -> Result<Dispatch, ShapeError> {
+pub fn sigmoid_gate(x: Tensor, qg: impl Into<Columns>, head_dim: u32) -> Result<Dispatch, ShapeError> {
+    let qg = qg.into();
     let divides = head_dim > 0 && x.cols.is_multiple_of(head_dim);
     require(KERNEL.name, "head_dim", head_dim, divides, "a divisor of the row length")?;
-    expect_shape(KERNEL.name, "qg", qg, x.rows, x.cols.saturating_mul(2))?;
+    expect_columns(KERNEL.name, "qg", qg, x.rows, x.cols.saturating_mul(2))?;
     let elements = u64::from(x.rows) * u64::from(x.cols);
     let workgroups = Workgroups::linear(KERNEL.name, elements.div_ceil(64))?;
-    let params = Params { cols: x.cols, rows: x.rows, head_dim, padding: 0 };
-    let mut dispatch = Dispatch::new(&KERNEL, params, &[qg, x], workgroups);
+    let params = Params {
+        cols: x.cols,
+        rows: x.rows,
+        head_dim,
+        first: qg.first,
+        stride: qg.tensor.cols,
+        padding: [0; 3],
+    };
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[qg.tensor, x], workgroups);
     dispatch.bytes_read = 2 * x.n_bytes();
     Ok(dispatch)
 }

@@ -11,7 +11,8 @@ pub(super) fn sigmoid_gate(args: &mut Args<'_>) {
     for token in 0..n_tokens {
         for head in 0..cols / head_dim {
             for i in 0..head_dim {
-                let gate = qg[token * 2 * cols + head * 2 * head_dim + head_dim + i];
+                let gate =
+                    qg[token * p.stride as usize + p.first as usize + head * 2 * head_dim + head_dim + i];
                 let v = &mut x[token * cols + head * head_dim + i];
                 *v = (f64::from(*v) * sigmoid(f64::from(gate))) as f32;
             }

@@ -5,6 +5,9 @@ struct Params {
     cols: u32,
     rows: u32,
     head_dim: u32,
+    // The first column of qg that counts, and the length of its rows.
+    first: u32,
+    stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -20,9 +23,9 @@ fn main(
 ) {
     let i = linear_workgroup(id, count) * 64u + lane;
     if (i < min(state.n_tokens, params.rows) * params.cols) {
-        // Rows are whole heads, so heads can be counted through the rows.
-        let head = i / params.head_dim;
-        let gate = qg[i + (head + 1u) * params.head_dim];
+        let column = i % params.cols;
+        let head = column / params.head_dim;
+        let gate = qg[i / params.cols * params.stride + params.first + column + (head + 1u) * params.head_dim];
         x[i] = x[i] * sigmoid(gate);
     }
 }

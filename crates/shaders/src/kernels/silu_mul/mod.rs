@@ -26,7 +26,7 @@ pub static KERNEL: Kernel = Kernel {
         include_str!("../../common/sigmoid.wgsl"),
         include_str!("silu_mul.wgsl"),
     ],
-    bindings: &[Binding::read("gate"), Binding::read("up"), Binding::write("out")],
+    bindings: &[Binding::read("gate_up"), Binding::write("out")],
     state: StateAccess::Uniform,
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
@@ -34,12 +34,11 @@ pub static KERNEL: Kernel = Kernel {
     cases: cases::cases,
 };
 
-/// `gate`, `up` and `out` are [T, F].
-pub fn silu_mul(gate: Tensor, up: Tensor, out: Tensor) -> Result<Dispatch, ShapeError> {
-    expect_shape(KERNEL.name, "up", up, gate.rows, gate.cols)?;
-    expect_shape(KERNEL.name, "out", out, gate.rows, gate.cols)?;
-    let elements = u64::from(gate.rows) * u64::from(gate.cols);
+/// `gate_up` [T, 2 F]: the gates of a row and then its ups; `out` [T, F].
+pub fn silu_mul(gate_up: Tensor, out: Tensor) -> Result<Dispatch, ShapeError> {
+    expect_shape(KERNEL.name, "gate_up", gate_up, out.rows, out.cols.saturating_mul(2))?;
+    let elements = u64::from(out.rows) * u64::from(out.cols);
     let workgroups = Workgroups::linear(KERNEL.name, elements.div_ceil(64))?;
-    let params = Params { cols: gate.cols, rows: gate.rows, padding: [0; 2] };
-    Ok(Dispatch::new(&KERNEL, params, &[gate, up, out], workgroups))
+    let params = Params { cols: out.cols, rows: out.rows, padding: [0; 2] };
+    Ok(Dispatch::new(&KERNEL, params, &[gate_up, out], workgroups))
 }

@@ -7,9 +7,8 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<uniform> state: State;
-@group(0) @binding(2) var<storage, read> gate: array<f32>;
-@group(0) @binding(3) var<storage, read> up: array<f32>;
-@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read> gate_up: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(64)
 fn main(
@@ -19,6 +18,8 @@ fn main(
 ) {
     let i = linear_workgroup(id, count) * 64u + lane;
     if (i < min(state.n_tokens, params.rows) * params.cols) {
-        out[i] = gate[i] * sigmoid(gate[i]) * up[i];
+        let row = i / params.cols;
+        let gate = gate_up[i + row * params.cols];
+        out[i] = gate * sigmoid(gate) * gate_up[i + (row + 1u) * params.cols];
     }
 }

@@ -1,0 +1,92 @@
+//! The recurrent layer, as its formula reads.
+
+use signbit_shaders::Tensor;
+use signbit_shaders::kernels::conv1d::conv1d;
+use signbit_shaders::kernels::delta_net::{DeltaGates, DeltaShape, delta_net};
+use signbit_shaders::kernels::gated_norm::gated_norm;
+use signbit_shaders::kernels::l2_norm::l2_norm;
+
+use super::layers::Caches;
+use super::recorder::Recorder;
+use super::weights::{Matrix, Weights};
+use crate::config::ModelConfig;
+use crate::error::EngineError;
+
+type Result<T> = std::result::Result<T, EngineError>;
+
+/// Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464).
+#[derive(Debug)]
+pub struct DeltaNet {
+    input_norm: Tensor,
+    in_proj: Matrix,
+    out_proj: Matrix,
+    conv: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    norm: Tensor,
+    conv_state: Tensor,
+    state: Tensor,
+    shape: DeltaShape,
+    eps: f32,
+}
+
+impl DeltaNet {
+    /// Tensors that lie side by side in `in_proj`.
+    pub const PROJECTIONS: [&str; 4] = ["attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"];
+
+    /// The layer's weights and empty states.
+    pub fn load(
+        prefix: &str,
+        config: &ModelConfig,
+        weights: &Weights,
+        caches: &mut Caches<'_>,
+    ) -> Result<Self> {
+        let matrix = |name: &str| weights.matrix(&format!("{prefix}.{name}.weight"));
+        let geometry = config.delta_net.as_ref().ok_or_else(|| EngineError::InvalidRequest {
+            reason: "a recurrent layer needs the DeltaNet geometry".to_owned(),
+        })?;
+        let shape = DeltaShape {
+            num_key_heads: geometry.num_key_heads,
+            num_value_heads: geometry.num_value_heads,
+            key_head_dim: geometry.key_head_dim,
+            value_head_dim: geometry.value_head_dim,
+        };
+        let channels =
+            2 * shape.num_key_heads * shape.key_head_dim + shape.num_value_heads * shape.value_head_dim;
+        Ok(Self {
+            input_norm: weights.vector(&format!("{prefix}.attn_norm.weight"))?,
+            in_proj: matrix(Self::PROJECTIONS[0])?,
+            out_proj: matrix("ssm_out")?,
+            conv: weights.vector(&format!("{prefix}.ssm_conv1d.weight"))?,
+            a: weights.vector(&format!("{prefix}.ssm_a"))?,
+            dt_bias: weights.vector(&format!("{prefix}.ssm_dt.bias"))?,
+            norm: weights.vector(&format!("{prefix}.ssm_norm.weight"))?,
+            conv_state: caches.recurrent(geometry.conv_kernel - 1, channels)?,
+            state: caches.recurrent(shape.num_value_heads * shape.key_head_dim, shape.value_head_dim)?,
+            shape,
+            eps: config.rms_norm_eps,
+        })
+    }
+
+    /// Adds the mixer's output to `x` [T, D].
+    pub fn forward(&self, rec: &mut Recorder<'_>, x: Tensor) -> Result<()> {
+        let (shape, eps) = (self.shape, self.eps);
+        let (key_heads, value_heads) = (shape.num_key_heads, shape.num_value_heads);
+        let (channels, values) = (self.conv_state.cols, value_heads * shape.value_head_dim);
+
+        let p = rec.norm_linear("delta.in", x, self.input_norm, &self.in_proj, eps)?; // [T, C + Hv * dv + 2 * Hv]
+        let u = p.columns(0, channels);
+        let z = p.columns(channels, values);
+        let alpha = p.columns(channels + values, value_heads);
+        let beta = p.columns(channels + values + value_heads, value_heads);
+        let gates = DeltaGates { alpha, beta, ssm_a: self.a, dt_bias: self.dt_bias };
+        let y = rec.scratch(x.rows, channels)?; // [T, C]
+        let o = rec.scratch(x.rows, values)?; // [T, Hv * dv]
+        let normed = rec.scratch(x.rows, values)?; // [T, Hv * dv]
+        rec.push("delta.conv", conv1d(u, self.conv, self.conv_state, *y))?;
+        rec.push("delta.l2_norm", l2_norm(*y, key_heads, shape.key_head_dim, eps))?;
+        rec.push("delta.rule", delta_net(*y, gates, self.state, *o, shape))?;
+        rec.push("delta.norm", gated_norm(*o, z, self.norm, *normed, value_heads, eps))?;
+        rec.add_linear("delta.out", *normed, &self.out_proj, x) // residual
+    }
+}
