@@ -12,7 +12,13 @@ pub fn now_ms() -> f64 {
 /// Milliseconds since some fixed moment.
 #[cfg(target_arch = "wasm32")]
 pub fn now_ms() -> f64 {
-    js_sys::Date::now()
+    use wasm_bindgen::prelude::wasm_bindgen;
+    #[wasm_bindgen]
+    extern "C" {
+        #[wasm_bindgen(js_namespace = performance, js_name = now)]
+        fn performance_now() -> f64;
+    }
+    performance_now()
 }
 
 /// Adapts the size of a slice of work to how long slices take, so that a page stays smooth on a

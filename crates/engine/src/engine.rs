@@ -8,6 +8,7 @@ use crate::loader::{LoadedModel, Loader};
 use crate::model::{MAX_STEPS_PER_SUBMIT, ModelOptions};
 use crate::sampler::{Sampler, Sampling};
 use crate::session::{Session, Step, Want};
+use crate::tuning::{Choose, Tuning, tune};
 
 /// A slice of prefill should take no longer than this.
 const PREFILL_BUDGET_MS: f64 = 100.0;
@@ -22,12 +23,14 @@ const DECODE_BUDGET_MS: f64 = 50.0;
 #[derive(Debug)]
 pub struct Engine {
     device: Device,
+    choose: Choose,
     resident: Option<Resident>,
 }
 
 #[derive(Debug)]
 struct Resident {
     loaded: LoadedModel,
+    tuning: Tuning,
     session: Session,
     prefill_pace: Pace,
     decode_pace: Pace,
@@ -124,7 +127,17 @@ impl Generation {
 impl Engine {
     /// An engine without a model.
     pub fn new(device: Device) -> Self {
-        Self { device, resident: None }
+        Self { device, choose: Choose::default(), resident: None }
+    }
+
+    /// Says how the next load chooses among variants of kernels.
+    pub fn choose_variants(&mut self, choose: Choose) {
+        self.choose = choose;
+    }
+
+    /// What the load of the resident model chose.
+    pub fn tuning(&self) -> Result<&Tuning, EngineError> {
+        Ok(&self.resident()?.tuning)
     }
 
     /// The device.
@@ -150,15 +163,8 @@ impl Engine {
 
     /// Makes the loader's model the resident one; frees what it allocated if it is not complete.
     pub async fn install(&mut self, loader: Loader) -> Result<&LoadedModel, EngineError> {
-        let finished = loader.finish(&mut self.device).await;
-        let probed = match finished {
-            // The CPU runs the references themselves.
-            Ok(loaded) if self.device.info().backend == "cpu" => Ok(loaded),
-            Ok(loaded) => probe(&mut self.device, &loaded.model).await.map(|()| loaded),
-            Err(error) => Err(error),
-        };
-        let loaded = match probed {
-            Ok(loaded) => loaded,
+        let (loaded, tuning) = match self.finish(loader).await {
+            Ok(finished) => finished,
             Err(error) => {
                 self.unload();
                 return Err(error);
@@ -168,6 +174,7 @@ impl Engine {
         let least_rows = if self.device.info().backend == "cpu" { 1 } else { LEAST_PREFILL_ROWS };
         let resident = self.resident.insert(Resident {
             loaded,
+            tuning,
             session: Session::default(),
             prefill_pace: Pace::new(32, least_rows, most_rows, PREFILL_BUDGET_MS),
             decode_pace: Pace::new(1, 1, MAX_STEPS_PER_SUBMIT, DECODE_BUDGET_MS),
@@ -175,6 +182,18 @@ impl Engine {
         });
         resident.session.reset(&mut self.device, &resident.loaded.model)?;
         Ok(&resident.loaded)
+    }
+
+    /// The loader's model with the kernels that are right and fast on this device.
+    async fn finish(&mut self, loader: Loader) -> Result<(LoadedModel, Tuning), EngineError> {
+        let mut loaded = loader.finish(&mut self.device).await?;
+        // The CPU runs the references themselves.
+        if self.device.info().backend == "cpu" {
+            return Ok((loaded, Tuning::default()));
+        }
+        probe(&mut self.device, &loaded.model).await?;
+        let tuning = tune(&mut self.device, &mut loaded.model, &self.choose).await?;
+        Ok((loaded, tuning))
     }
 
     /// Loads a model whose parts are already in memory.

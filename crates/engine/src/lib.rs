@@ -16,6 +16,7 @@ pub mod loader;
 pub mod model;
 pub mod sampler;
 pub mod session;
+pub mod tuning;
 
 pub use error::EngineError;
 

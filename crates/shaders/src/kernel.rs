@@ -187,6 +187,11 @@ impl Kernel {
     pub fn wgsl(&self) -> String {
         self.sources.join("\n")
     }
+
+    /// Whether it uses subgroup operations, which not every device has.
+    pub fn needs_subgroups(&self) -> bool {
+        self.sources.iter().any(|source| source.contains("@builtin(subgroup_size)"))
+    }
 }
 
 /// What a reference kernel works on: the buffers of one dispatch, in binding order.

@@ -10,10 +10,17 @@ fn validated(kernel: &Kernel) -> (naga::Module, naga::valid::ModuleInfo) {
     let source = kernel.wgsl();
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{}: {}", kernel.name, e.emit_to_string(&source)));
-    let info =
-        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty())
-            .validate(&module)
-            .unwrap_or_else(|e| panic!("{}: {}", kernel.name, e.emit_to_string(&source)));
+    let capabilities = if kernel.needs_subgroups() {
+        naga::valid::Capabilities::SUBGROUP
+    } else {
+        naga::valid::Capabilities::empty()
+    };
+    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+    validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
+    validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
+    let info = validator
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{}: {}", kernel.name, e.emit_to_string(&source)));
     (module, info)
 }
 

@@ -34,6 +34,7 @@ impl CpuDevice {
             name: "CPU reference kernels".to_owned(),
             vendor: String::new(),
             is_fallback: true,
+            subgroup_width: None,
             features: Vec::new(),
             limits: Limits {
                 max_buffer_bytes: max,

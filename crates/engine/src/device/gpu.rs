@@ -21,6 +21,9 @@ pub struct GpuOptions {
     pub minimum_limits: bool,
     /// Refuse to hold more bytes than this in buffers.
     pub memory_budget_bytes: Option<u64>,
+    /// The page has arranged that a device of the browser has subgroups where its adapter does:
+    /// wgpu does not ask for them there. Natively they are found without help.
+    pub browser_subgroups: bool,
     /// Run no workgroup of this kernel, as an adapter does that drops a dispatch: for tests.
     pub drop_kernel: Option<String>,
 }
@@ -82,9 +85,13 @@ impl GpuDevice {
             .map_err(|e| EngineError::WebGpuUnavailable { reason: e.to_string() })?;
         // Default limits would hide what the adapter can do; 128 MiB bindings split large tensors.
         let required_limits = if options.minimum_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let subgroups = adapter.features() & wgpu::Features::SUBGROUP;
+        let has_subgroups = !options.minimum_limits && (options.browser_subgroups || !subgroups.is_empty());
+        let required_features = if has_subgroups { subgroups } else { wgpu::Features::empty() };
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("signbit"),
+                required_features,
                 required_limits: required_limits.clone(),
                 ..Default::default()
             })
@@ -123,6 +130,7 @@ impl GpuDevice {
             is_fallback: info.device_type == wgpu::DeviceType::Cpu,
             name: if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name },
             vendor: [info.driver, info.driver_info].join(" ").trim().to_owned(),
+            subgroup_width: has_subgroups.then_some(info.subgroup_max_size).filter(|&width| width > 0),
             features: adapter.features().iter_names().map(|(name, _)| name.to_owned()).collect(),
             limits,
         };
@@ -418,7 +426,7 @@ fn create_pipeline(device: &wgpu::Device, kernel: &'static Kernel) -> Pipeline {
     });
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
         label: Some(kernel.name),
-        source: wgpu::ShaderSource::Wgsl(kernel.wgsl().into()),
+        source: wgpu::ShaderSource::Wgsl(source_text(kernel).into()),
     });
     let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(kernel.name),
@@ -429,6 +437,14 @@ fn create_pipeline(device: &wgpu::Device, kernel: &'static Kernel) -> Pipeline {
         cache: None,
     });
     Pipeline { pipeline, layout }
+}
+
+/// The browser wants optional features to be enabled in the text, where wgpu's own compiler refuses it.
+fn source_text(kernel: &Kernel) -> String {
+    if cfg!(target_arch = "wasm32") && kernel.needs_subgroups() {
+        return format!("enable subgroups;\n{}", kernel.wgsl());
+    }
+    kernel.wgsl()
 }
 
 fn read_bytes(read: &Read) -> u64 {

@@ -35,6 +35,8 @@ pub struct DeviceInfo {
     pub vendor: String,
     /// Whether this is a software adapter.
     pub is_fallback: bool,
+    /// The widest subgroup that the device may use, if its kernels may use subgroups at all.
+    pub subgroup_width: Option<u32>,
     /// Optional features that the adapter has.
     pub features: Vec<String>,
     /// Sizes that the device allows.

@@ -259,9 +259,9 @@ impl Model {
 
     /// Logits of the step's last row.
     fn head(&self, rec: &mut Recorder<'_>) -> Result<(), EngineError> {
-        let h =
-            rec.rms_norm_last("output_norm", self.io.hidden, self.output_norm, self.config.rms_norm_eps)?; // [1, D]
-        rec.linear_into("lm_head", *h, &self.lm_head, self.io.logits) // [1, V]
+        let Io { hidden, logits, .. } = self.io;
+        let eps = self.config.rms_norm_eps;
+        rec.last_norm_linear("lm_head", hidden, self.output_norm, &self.lm_head, logits, eps) // [1, V]
     }
 
     /// The most likely next token; the device feeds it to the next step.
@@ -269,6 +269,19 @@ impl Model {
         let Io { tokens, logits, generated, partials, .. } = self.io;
         rec.push("argmax.partial", argmax_partial::argmax_partial(logits, partials, self.n_valid))?;
         rec.push("argmax.final", argmax_final::argmax_final(partials, tokens, generated))
+    }
+
+    /// Puts other dispatches in place of those of the decode plan for which `other` has one.
+    pub fn replace_products(
+        &mut self,
+        device: &mut Device,
+        other: impl Fn(&Dispatch) -> Option<Dispatch>,
+    ) -> Result<(), EngineError> {
+        for plan in [&mut self.plans.decode, &mut self.plans.head] {
+            let replace = |d: &Dispatch| other(d).unwrap_or_else(|| d.clone());
+            *plan = device.prepare(plan.dispatches.iter().map(replace).collect())?;
+        }
+        Ok(())
     }
 
     /// The plan that gives logits for every row, recorded when first asked for.

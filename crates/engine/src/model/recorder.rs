@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use signbit_shaders::kernels::{embed, linear, rms_norm, silu_mul};
+use signbit_shaders::kernels::{embed, linear, matvec, rms_norm, silu_mul};
 use signbit_shaders::{BufferId, Dispatch, ShapeError, Tensor};
 
 use super::weights::Matrix;
@@ -124,13 +124,6 @@ impl<'d> Recorder<'d> {
         Ok(out)
     }
 
-    /// RMSNorm of the step's last row: [T, D] -> [1, D].
-    pub fn rms_norm_last(&mut self, label: &str, x: Tensor, weight: Tensor, eps: f32) -> Result<Scratch> {
-        let out = self.scratch(1, x.cols)?;
-        self.push(label, rms_norm::rms_norm_last(x, weight, *out, eps))?;
-        Ok(out)
-    }
-
     /// W RMSNorm(x; norm): [T, K] -> [T, N].
     pub fn norm_linear(
         &mut self,
@@ -141,9 +134,29 @@ impl<'d> Recorder<'d> {
         eps: f32,
     ) -> Result<Scratch> {
         let out = self.scratch(x.rows, matrix.rows)?;
-        let h = self.rms_norm(&format!("{label}.norm"), x, norm, eps)?;
-        self.linear_into(label, *h, matrix, *out)?;
+        if x.rows == 1 {
+            self.last_norm_linear(label, x, norm, matrix, *out, eps)?;
+        } else {
+            let h = self.rms_norm(&format!("{label}.norm"), x, norm, eps)?;
+            self.linear_into(label, *h, matrix, *out)?;
+        }
         Ok(out)
+    }
+
+    /// y = W RMSNorm(x; norm) for the step's last row: [T, K] -> [1, N].
+    pub fn last_norm_linear(
+        &mut self,
+        label: &str,
+        x: Tensor,
+        norm: Tensor,
+        matrix: &Matrix,
+        y: Tensor,
+        eps: f32,
+    ) -> Result<()> {
+        for &shard in &matrix.shards {
+            self.push(label, matvec::norm_matvec(x, norm, shard, y, eps))?;
+        }
+        Ok(())
     }
 
     /// SiLU(gate h) * up h with h = RMSNorm(x; norm): [T, K] -> [T, F]. The rows of `gate_up` are
@@ -157,8 +170,13 @@ impl<'d> Recorder<'d> {
         eps: f32,
     ) -> Result<Scratch> {
         let out = self.scratch(x.rows, gate_up.rows / 2)?;
-        let products = self.norm_linear(label, x, norm, gate_up, eps)?;
-        self.push(&format!("{label}.silu"), silu_mul::silu_mul(*products, *out))?;
+        match gate_up.shards.as_slice() {
+            &[whole] if x.rows == 1 => self.push(label, matvec::norm_swiglu(x, norm, whole, *out, eps))?,
+            _ => {
+                let products = self.norm_linear(label, x, norm, gate_up, eps)?;
+                self.push(&format!("{label}.silu"), silu_mul::silu_mul(*products, *out))?;
+            }
+        }
         Ok(out)
     }
 

@@ -9,6 +9,8 @@ use serde::Deserialize;
 use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::model::ModelOptions;
+use signbit_engine::tuning::Choose;
+use signbit_shaders::kernels::matvec::Variant;
 
 /// The repository's root.
 pub fn root() -> PathBuf {
@@ -74,7 +76,14 @@ pub fn load(device: Device, name: &str) -> Engine {
 
 /// An engine with a model loaded from memory.
 pub fn load_bytes(device: Device, bytes: &[u8]) -> Engine {
+    load_with(device, bytes, Choose::Fixed(Variant::Lanes))
+}
+
+/// An engine with a model loaded from memory, its kernels chosen in a given way. Measured choices
+/// may differ from load to load, and results then differ by rounding.
+pub fn load_with(device: Device, bytes: &[u8], choose: Choose) -> Engine {
     let mut engine = Engine::new(device);
+    engine.choose_variants(choose);
     block_on(engine.load_parts(&[bytes], ModelOptions::default())).unwrap_or_else(|e| panic!("{e}"));
     engine
 }

@@ -162,7 +162,10 @@ mod tests {
         let (y1, y33) = (c.output(1, 3), c.output(33, 3));
         // A row is four words of bits and one of scale.
         let one = linear(x1, w, y1, false).unwrap();
-        assert_eq!((one.kernel.name, one.bytes_read, one.bytes_written), ("matvec_q1_0", 2 * 20 + 512, 8));
+        assert_eq!(
+            (one.kernel.name, one.bytes_read, one.bytes_written),
+            ("matvec_lanes_q1_0", 2 * 20 + 512, 8)
+        );
         assert_eq!((one.workgroups.x, one.workgroups.y), (1, 1));
         let many = linear(x33, w, y33, true).unwrap();
         assert_eq!(many.kernel.name, "matmul_q1_0");
@@ -188,7 +191,7 @@ mod tests {
             let (x2, y2) = (c.random(2, cols, 1.0), c.output(2, 1));
             let (tokens, out) = (c.words(1, 1, vec![0]), c.output(1, cols));
             let name = |dispatch: Result<Dispatch, ShapeError>| dispatch.unwrap().kernel.name;
-            assert_eq!(name(linear(x, w, y, false)), format!("matvec_{}", format.name()));
+            assert_eq!(name(linear(x, w, y, false)), format!("matvec_lanes_{}", format.name()));
             assert_eq!(name(linear(x2, w, y2, false)), format!("matmul_{}", format.name()));
             assert_eq!(name(embed(tokens, w, out)), format!("embed_{}", format.name()));
         }

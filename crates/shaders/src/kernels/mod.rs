@@ -25,7 +25,7 @@ pub mod silu_mul;
 pub fn all() -> Vec<&'static Kernel> {
     let mut all = vec![&rms_norm::KERNEL];
     all.extend(&embed::KERNELS);
-    all.extend(&matvec::KERNELS);
+    all.extend(matvec::kernels());
     all.extend(&matmul::KERNELS);
     all.extend([
         &conv1d::KERNEL,

@@ -15,12 +15,15 @@ pub enum Scales {
     Subnormal,
     /// Any finite half, among them zeros and subnormals.
     Any,
+    /// All one.
+    One,
 }
 
 impl Scales {
     fn half(self, rng: &mut Rng, largest: f32) -> f16 {
         let bits = rng.next_u32() >> 8;
         match self {
+            Self::One => f16::ONE,
             Self::Usual => f16::from_f32(rng.uniform() * largest),
             Self::Subnormal => f16::from_bits(SUBNORMAL[(bits & 7) as usize] | (bits as u16 & 0x8000)),
             Self::Any if bits & 0x70000 == 0 => f16::from_bits([0, 1, 0x8000, 0x8001][(bits & 3) as usize]),

@@ -18,7 +18,7 @@ pub struct Params {
     cols: u32,
     rows: u32,
     eps: f32,
-    last_only: u32,
+    padding: u32,
 }
 
 /// The kernel.
@@ -27,6 +27,7 @@ pub static KERNEL: Kernel = Kernel {
     sources: &[
         include_str!("../../common/state.wgsl"),
         include_str!("../../common/workgroups.wgsl"),
+        include_str!("../../common/sum.wgsl"),
         include_str!("rms_norm.wgsl"),
     ],
     bindings: &[Binding::read("x"), Binding::read("weight"), Binding::write("out")],
@@ -42,16 +43,6 @@ pub fn rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: f32) -> Result<Disp
     expect_shape(KERNEL.name, "weight", weight, 1, x.cols)?;
     expect_shape(KERNEL.name, "out", out, x.rows, x.cols)?;
     let workgroups = Workgroups::linear(KERNEL.name, u64::from(x.rows))?;
-    let params = Params { cols: x.cols, rows: x.rows, eps, last_only: 0 };
+    let params = Params { cols: x.cols, rows: x.rows, eps, padding: 0 };
     Ok(Dispatch::new(&KERNEL, params, &[x, weight, out], workgroups))
-}
-
-/// Norm of the step's last row alone: `x` [T, D], `weight` and `out` [1, D].
-pub fn rms_norm_last(x: Tensor, weight: Tensor, out: Tensor, eps: f32) -> Result<Dispatch, ShapeError> {
-    expect_shape(KERNEL.name, "weight", weight, 1, x.cols)?;
-    expect_shape(KERNEL.name, "out", out, 1, x.cols)?;
-    let params = Params { cols: x.cols, rows: x.rows, eps, last_only: 1 };
-    let mut dispatch = Dispatch::new(&KERNEL, params, &[x, weight, out], Workgroups { x: 1, y: 1 });
-    dispatch.bytes_read = out.n_bytes() + weight.n_bytes();
-    Ok(dispatch)
 }

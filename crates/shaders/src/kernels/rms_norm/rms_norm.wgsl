@@ -1,13 +1,11 @@
 // Root-mean-square norm (Zhang and Sennrich 2019, arXiv:1910.07467):
 //     out[t, i] = x[t, i] * weight[i] / sqrt(mean_i(x[t, i]^2) + eps)
 // One workgroup per row; its 64 invocations stride over the columns and share one sum.
-// With `last_only` the single output row is the norm of the step's last row.
 
 struct Params {
     cols: u32,
     rows: u32,
     eps: f32,
-    last_only: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -16,8 +14,6 @@ struct Params {
 @group(0) @binding(3) var<storage, read> weight: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
-var<workgroup> partial: array<f32, 64>;
-
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) id: vec3u,
@@ -25,27 +21,19 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let row = linear_workgroup(id, count);
-    let n_rows = select(min(state.n_tokens, params.rows), min(state.n_tokens, 1u), params.last_only != 0u);
-    if (row >= n_rows) {
+    if (row >= min(state.n_tokens, params.rows)) {
         return;
     }
-    let source = select(row, state.n_tokens - 1u, params.last_only != 0u) * params.cols;
-    let dest = row * params.cols;
+    let start = row * params.cols;
 
     var sum = 0.0;
     for (var i = lane; i < params.cols; i += 64u) {
-        let v = x[source + i];
+        let v = x[start + i];
         sum += v * v;
     }
-    partial[lane] = sum;
-    workgroupBarrier();
-    // Every invocation adds the same 64 numbers: one barrier instead of six.
-    var total = 0.0;
-    for (var i = 0u; i < 64u; i += 1u) {
-        total += partial[i];
-    }
+    let total = workgroup_sum(lane, sum);
     let scale = 1.0 / sqrt(total / f32(params.cols) + params.eps);
     for (var i = lane; i < params.cols; i += 64u) {
-        out[dest + i] = x[source + i] * scale * weight[i];
+        out[start + i] = x[start + i] * scale * weight[i];
     }
 }
