@@ -32,6 +32,8 @@ pub enum Command {
     Evaluate(EvaluateArgs),
     /// Measure prefill and decode, and what a decoded token costs
     Bench(BenchArgs),
+    /// Write a model of real geometry with random one-bit weights
+    RandomModel(RandomModelArgs),
     /// Compare GPU and CPU dispatch by dispatch
     Compare(CompareArgs),
     /// Compare each kernel on the GPU with its CPU reference
@@ -289,6 +291,41 @@ impl Geometry {
     }
 }
 
+/// Sizes of a random model that differ from its geometry's.
+#[derive(Debug, Args)]
+#[group(id = "sizes", multiple = true)]
+pub struct SizeArgs {
+    /// Layers of a random model
+    #[arg(long, requires = "random", value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
+    /// Width of the residual stream of a random model, in whole blocks of 128
+    #[arg(long, requires = "random", value_parser = whole_blocks)]
+    pub hidden_size: Option<u32>,
+    /// Width of the MLP of a random model, in whole blocks of 128
+    #[arg(long, requires = "random", value_parser = whole_blocks)]
+    pub intermediate_size: Option<u32>,
+    /// Tokens of a random model's vocabulary
+    #[arg(long, requires = "random", value_parser = clap::value_parser!(u32).range(512..))]
+    pub vocab_size: Option<u32>,
+    /// Where the random weights begin
+    #[arg(long, requires = "random")]
+    pub seed: Option<u64>,
+}
+
+/// Arguments of `random-model`.
+#[derive(Debug, Args)]
+pub struct RandomModelArgs {
+    /// The geometry
+    #[arg(value_enum)]
+    pub random: Geometry,
+    /// Changes to the geometry
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+    /// The GGUF file to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -297,6 +334,9 @@ pub struct BenchArgs {
     /// Random one-bit weights in a real geometry instead of a file
     #[arg(long, value_enum, conflicts_with = "model")]
     pub random: Option<Geometry>,
+    /// Changes to the geometry
+    #[command(flatten)]
+    pub sizes: SizeArgs,
     /// Lengths of the prompts; those that do not fit the context are left out
     #[arg(
         long,
@@ -347,6 +387,14 @@ pub struct KernelsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A number of weights that rows of Q1_0 can have.
+fn whole_blocks(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(value) if value > 0 && value % 128 == 0 => Ok(value),
+        _ => Err("a row is made of blocks of 128".to_owned()),
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {
