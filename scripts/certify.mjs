@@ -14,8 +14,9 @@ import { createServer } from "node:net";
 import path from "node:path";
 import { parseArgs } from "node:util";
 import { buildHarness, buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
+import { openPage } from "./lib/chromium.mjs";
 import { heading, main, ROOT, ScriptError } from "./lib/run.mjs";
-import { chromiumPath, setUpBrowser, setUpBuild } from "./lib/setup.mjs";
+import { setUpBrowser, setUpBuild } from "./lib/setup.mjs";
 
 const QUICK = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
 const QUICK_EMBEDDED_EVERY = 10;
@@ -47,8 +48,6 @@ await main(async () => {
 });
 
 async function certify({ full, backend, hardware }) {
-  // Playwright is there only after the set-up.
-  const { chromium } = await import("@playwright/test");
   const port = await freePort();
   const server = spawn(process.execPath, [path.join(ROOT, "tests/browser/server.mjs")], {
     env: { ...process.env, PORT: String(port) },
@@ -58,15 +57,10 @@ async function certify({ full, backend, hardware }) {
   try {
     const address = `http://127.0.0.1:${port}/tests/browser/harness/index.html`;
     await reachable(address);
-    browser = await chromium.launch({ executablePath: chromiumPath(), args: flags(hardware) });
-    const page = await browser.newPage();
-    page.on("console", (message) => console.log(message.text()));
-    page.on("pageerror", (error) => console.error(error.message));
-    page.setDefaultTimeout(0);
-    await page.goto(address);
-    await page.waitForLoadState("networkidle");
+    const opened = await openPage(address, { hardware });
+    ({ browser } = opened);
     const names = fixtures();
-    return await page.evaluate((options) => globalThis.harness.certify(options), {
+    return await opened.page.evaluate((options) => globalThis.harness.certify(options), {
       backend,
       fixtures: names,
       invariants: names,
@@ -84,13 +78,6 @@ function fixtures() {
     .filter((entry) => entry.isDirectory())
     .map(({ name }) => name)
     .sort();
-}
-
-function flags(hardware) {
-  const common = ["--no-sandbox", "--enable-unsafe-webgpu"];
-  return hardware
-    ? [...common, "--enable-features=Vulkan", "--ignore-gpu-blocklist"]
-    : [...common, "--use-webgpu-adapter=swiftshader", "--enable-dawn-features=disable_workgroup_init"];
 }
 
 async function freePort() {

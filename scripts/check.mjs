@@ -1,6 +1,6 @@
 /** The quick part of `npm test`: format, lints and types. No test runs. */
 
-import { buildHarness, buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
+import { buildBench, buildHarness, buildPage, buildWasm, buildWorker } from "./lib/build.mjs";
 import { LINTS } from "./lib/lint.mjs";
 import { heading, main, must } from "./lib/run.mjs";
 import { setUpBuild, setUpLints } from "./lib/setup.mjs";
@@ -16,4 +16,5 @@ await main(async () => {
   await buildWorker();
   await buildPage();
   await buildHarness();
+  await buildBench();
 });

@@ -7,7 +7,7 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { buildHarness, buildPage, buildWasm, buildWorker, npmBin } from "./lib/build.mjs";
+import { buildBench, buildHarness, buildPage, buildWasm, buildWorker, npmBin } from "./lib/build.mjs";
 import { LINTS } from "./lib/lint.mjs";
 import { heading, must, ROOT, run, ScriptError } from "./lib/run.mjs";
 import { chromiumPath, lavapipePath, setUpBrowser, setUpBuild, setUpLints, setUpVulkan } from "./lib/setup.mjs";
@@ -37,6 +37,7 @@ if (failedSteps.length === 0) {
     await buildWorker();
     await buildPage();
     await buildHarness();
+    await buildBench();
   });
   if (isBuilt) {
     await step("browser tests", browserTests);

@@ -38,3 +38,9 @@ export async function buildHarness() {
   await must(npmBin("tsc"), ["--project", "tests/browser/harness"]);
   await must(npmBin("tsc"), ["--project", "tests/browser"]);
 }
+
+/** What the benchmarks run inside their own page. */
+export async function buildBench() {
+  heading("Benchmark page");
+  await must(npmBin("tsc"), ["--project", "bench"]);
+}

@@ -31,6 +31,7 @@ import type {
   Message,
   ModelInfo,
   ModelOptions,
+  Profile,
   Progress,
   Rendering,
   Tool,
@@ -57,6 +58,8 @@ export interface CreateEngineOptions {
   readonly memoryBudgetBytes?: number;
   /** Name of a kernel that is not run, for tests of what happens on a device that drops work. */
   readonly dropKernel?: string;
+  /** Asks the graphics device for the clock that `profile` times kernels with. */
+  readonly timestamps?: boolean;
   /** Receives every event, from the first moment on. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -192,6 +195,18 @@ export class Engine {
     return this.#request("check_kernels", defined({ filter }), options, false);
   }
 
+  /**
+   * Measures the device: how fast it copies and, on a device opened with `timestamps`, the time of
+   * every kernel for a prompt of about `promptTokens` and for the token after it, each the median of
+   * `runs`. Forgets the conversation. Once it has begun, an abort rejects when it has ended.
+   */
+  profile(
+    options: { readonly promptTokens?: number; readonly runs?: number; readonly signal?: AbortSignal } = {},
+  ): Promise<Profile> {
+    const { promptTokens = 16, runs = 3, signal } = options;
+    return this.#request("profile", { prompt_tokens: promptTokens, runs }, { signal });
+  }
+
   /** Memory and counters. */
   stats(): Promise<EngineStats> {
     return this.#request("stats", null, {}, false);
@@ -299,7 +314,8 @@ export class Engine {
   }
 
   async #open(): Promise<Connection> {
-    const { workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes, dropKernel } = this.#options;
+    const { workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes, dropKernel, timestamps } =
+      this.#options;
     const create =
       worker ??
       (workerUrl === undefined
@@ -314,6 +330,7 @@ export class Engine {
           max_buffer_bytes: maxBufferBytes,
           memory_budget_bytes: memoryBudgetBytes,
           drop_kernel: dropKernel,
+          timestamps,
           wasm_url: wasmUrl === undefined ? undefined : absoluteUrl(wasmUrl),
         }),
         (error) => this.#lose(error),

@@ -16,6 +16,7 @@ import type {
   Message,
   ModelInfo,
   ModelOptions,
+  Profile,
   Progress,
   Rendering,
   Tool,
@@ -41,6 +42,7 @@ export interface Methods {
       readonly max_buffer_bytes?: number;
       readonly memory_budget_bytes?: number;
       readonly drop_kernel?: string;
+      readonly timestamps?: boolean;
       readonly wasm_url?: string;
     };
     result: DeviceInfo;
@@ -59,6 +61,7 @@ export interface Methods {
   };
   score: { params: { readonly ids: Uint32Array; readonly chunk: number }; result: Float32Array };
   check_kernels: { params: { readonly filter?: string }; result: readonly KernelCheck[] };
+  profile: { params: { readonly prompt_tokens: number; readonly runs: number }; result: Profile };
   stats: { params: null; result: EngineStats };
   reset: { params: null; result: null };
 }

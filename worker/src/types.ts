@@ -201,5 +201,30 @@ export interface EngineStats {
     readonly bytes_written: number;
     /** Every weight once, states and a full KV cache. */
     readonly minimum_bytes: number;
+    /** The full KV cache's part in both. */
+    readonly kv_cache_bytes: number;
   } | null;
+}
+
+/** All dispatches of one kernel in a step. */
+export interface KernelTime {
+  readonly kernel: string;
+  readonly dispatches: number;
+  readonly ns: number;
+  /** Bytes read and written. */
+  readonly bytes: number;
+}
+
+/** One step, kernel by kernel, the most expensive first. */
+export interface StepProfile {
+  readonly tokens: number;
+  readonly kernels: readonly KernelTime[];
+}
+
+/** What measurements of the device itself give. */
+export interface Profile {
+  /** Bytes read and written per second in copies from buffer to buffer. */
+  readonly copy_bandwidth_bytes_per_s: number;
+  /** Null where the device cannot time single kernels. */
+  readonly kernels: { readonly prefill: StepProfile; readonly decode: StepProfile } | null;
 }

@@ -14,6 +14,7 @@ import type {
   Message,
   ModelInfo,
   ModelOptions,
+  Profile,
   Tool,
 } from "./types.js";
 
@@ -23,6 +24,7 @@ export interface EngineOptions {
   readonly max_buffer_bytes?: number;
   readonly memory_budget_bytes?: number;
   readonly drop_kernel?: string;
+  readonly timestamps?: boolean;
 }
 
 /** How far the current file has come. */
@@ -59,6 +61,7 @@ export interface WasmEngine {
   reset(): void;
   stats(): EngineStats;
   check_kernels(filter: string | undefined): Promise<readonly KernelCheck[]>;
+  profile(prompt_tokens: number, runs: number): Promise<Profile>;
   free(): void;
 }
 

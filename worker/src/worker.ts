@@ -100,6 +100,8 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
       return render(params);
     case "check_kernels":
       return whole(signal, () => current().check_kernels(params.filter));
+    case "profile":
+      return whole(signal, () => current().profile(params.prompt_tokens, params.runs));
     case "stats":
       return current().stats();
     case "reset":

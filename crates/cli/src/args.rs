@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use signbit_engine::tuning::Variant;
 
 /// Runs 1-bit language models stored as GGUF.
 #[derive(Debug, Parser)]
@@ -32,6 +33,8 @@ pub enum Command {
     Evaluate(EvaluateArgs),
     /// Measure prefill and decode, and what a decoded token costs
     Bench(BenchArgs),
+    /// Write a model of real geometry with random one-bit weights
+    RandomModel(RandomModelArgs),
     /// Compare GPU and CPU dispatch by dispatch
     Compare(CompareArgs),
     /// Compare each kernel on the GPU with its CPU reference
@@ -289,6 +292,68 @@ impl Geometry {
     }
 }
 
+/// Sizes of a random model that differ from its geometry's.
+#[derive(Debug, Args)]
+#[group(id = "sizes", multiple = true)]
+pub struct SizeArgs {
+    /// Layers of a random model
+    #[arg(long, requires = "random", value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
+    /// Width of the residual stream of a random model, in whole blocks of 128
+    #[arg(long, requires = "random", value_parser = whole_blocks)]
+    pub hidden_size: Option<u32>,
+    /// Width of the MLP of a random model, in whole blocks of 128
+    #[arg(long, requires = "random", value_parser = whole_blocks)]
+    pub intermediate_size: Option<u32>,
+    /// Tokens of a random model's vocabulary
+    #[arg(long, requires = "random", value_parser = clap::value_parser!(u32).range(512..))]
+    pub vocab_size: Option<u32>,
+    /// Where the random weights begin
+    #[arg(long, requires = "random")]
+    pub seed: Option<u64>,
+}
+
+/// Arguments of `random-model`.
+#[derive(Debug, Args)]
+pub struct RandomModelArgs {
+    /// The geometry
+    #[arg(value_enum)]
+    pub random: Geometry,
+    /// Changes to the geometry
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+    /// The GGUF file to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// How the products of decode are computed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum VariantArg {
+    /// 16 invocations a row
+    Lanes,
+    /// 16 invocations per 4 rows
+    Lanes4,
+    /// Sums of all nibbles in a table, 16 rows a workgroup
+    Table,
+    /// The same with 64 rows a workgroup
+    Table4,
+    /// A subgroup per 4 rows
+    Subgroup,
+}
+
+impl From<VariantArg> for Variant {
+    fn from(variant: VariantArg) -> Self {
+        match variant {
+            VariantArg::Lanes => Self::Lanes,
+            VariantArg::Lanes4 => Self::Lanes4,
+            VariantArg::Table => Self::Table,
+            VariantArg::Table4 => Self::Table4,
+            VariantArg::Subgroup => Self::Subgroup,
+        }
+    }
+}
+
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -297,6 +362,9 @@ pub struct BenchArgs {
     /// Random one-bit weights in a real geometry instead of a file
     #[arg(long, value_enum, conflicts_with = "model")]
     pub random: Option<Geometry>,
+    /// Changes to the geometry
+    #[command(flatten)]
+    pub sizes: SizeArgs,
     /// Lengths of the prompts; those that do not fit the context are left out
     #[arg(
         long,
@@ -311,6 +379,9 @@ pub struct BenchArgs {
     /// Runs of which the median counts, after one to warm up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+    /// Compute the products of decode this way instead of the fastest
+    #[arg(long, value_enum)]
+    pub variant: Option<VariantArg>,
     /// Where the model runs
     #[arg(long, value_enum, default_value = "gpu")]
     pub backend: Backend,
@@ -347,6 +418,14 @@ pub struct KernelsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A number of weights that rows of Q1_0 can have.
+fn whole_blocks(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(value) if value > 0 && value % 128 == 0 => Ok(value),
+        _ => Err("a row is made of blocks of 128".to_owned()),
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {

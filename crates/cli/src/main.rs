@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => commands::chat::run(&args),
         Command::Evaluate(args) => commands::evaluate::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::RandomModel(args) => commands::random_model::run(&args),
         Command::Compare(args) => commands::check::compare(&args),
         Command::Kernels(args) => commands::check::kernels(&args),
     };

@@ -2,7 +2,7 @@
 
 use signbit_gguf::{GgufWriter, TensorType};
 
-use crate::args::Geometry;
+use crate::args::{Geometry, SizeArgs};
 
 const BLOCK_WEIGHTS: u64 = 128;
 /// Of `tokenizer.ggml.token_type`.
@@ -30,8 +30,8 @@ struct Delta {
 }
 
 /// Builds a GGUF file in Q1_0 whose logits mean nothing.
-pub fn random_model(geometry: Geometry) -> Vec<u8> {
-    let (arch, sizes) = match geometry {
+pub fn random_model(geometry: Geometry, changed: &SizeArgs) -> Vec<u8> {
+    let (arch, real) = match geometry {
         Geometry::Dense06b => (
             "qwen3",
             Sizes {
@@ -61,7 +61,14 @@ pub fn random_model(geometry: Geometry) -> Vec<u8> {
             },
         ),
     };
-    Builder::new(arch).build(geometry.name(), &sizes)
+    let sizes = Sizes {
+        layers: changed.layers.unwrap_or(real.layers),
+        hidden: changed.hidden_size.map_or(real.hidden, u64::from),
+        ffn: changed.intermediate_size.map_or(real.ffn, u64::from),
+        vocab: changed.vocab_size.map_or(real.vocab, u64::from),
+        ..real
+    };
+    Builder::new(arch, changed.seed.unwrap_or(SEED)).build(geometry.name(), &sizes)
 }
 
 struct Builder {
@@ -71,8 +78,9 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(arch: &'static str) -> Self {
-        Self { writer: GgufWriter::new(), arch, random: Random(SEED) }
+    fn new(arch: &'static str, seed: u64) -> Self {
+        // The generator never leaves 0.
+        Self { writer: GgufWriter::new(), arch, random: Random(seed.max(1)) }
     }
 
     fn build(mut self, name: &str, s: &Sizes) -> Vec<u8> {
@@ -220,7 +228,7 @@ mod tests {
                 rope_theta: 1e6,
                 delta,
             };
-            let file = Builder::new(arch).build("small", &sizes);
+            let file = Builder::new(arch, SEED).build("small", &sizes);
             let mut engine = Engine::new(Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default()))));
             pollster::block_on(engine.load_parts(&[&file], ModelOptions::default()))?;
             let request =

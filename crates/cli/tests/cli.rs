@@ -647,12 +647,67 @@ fn bench_counts_what_a_token_costs() {
     let bytes = |name: &str| decode[name].as_u64().unwrap();
     assert!(bytes("bytes_read_per_token") >= bytes("minimum_bytes_per_token"));
     assert!(decode["tokens_per_s"].as_f64().unwrap() > 0.0);
+    assert!(decode["bytes_per_s"].as_f64().unwrap() > 0.0);
+    assert!(report["time_to_first_token_ms"].as_f64().unwrap() > 0.0);
+    let share =
+        decode["bytes_per_s"].as_f64().unwrap() / report["copy_bandwidth_bytes_per_s"].as_f64().unwrap();
+    assert_eq!(report["share_of_copy_bandwidth"].as_f64().unwrap(), share);
+    assert_eq!(n_timed(&report["kernels"]["decode"]), per_token);
     let prompts: Vec<u64> =
         report["prefill"].as_array().unwrap().iter().map(|p| p["tokens"].as_u64().unwrap()).collect();
     assert_eq!(prompts, [1, 4]);
     assert!(stdout(&args).contains("x the least possible"));
     failure(&["bench", &path, "--random", "qwen3-0.6b"], "usage");
     failure(&["bench", &path, "--prompts", "0"], "usage");
+    failure(&["bench", &path, "--layers", "2"], "usage");
+}
+
+/// Dispatches of all kernels in a table; every kernel must have taken time and moved bytes.
+fn n_timed(step: &Value) -> f64 {
+    let kernels = step["kernels"].as_array().unwrap();
+    assert!(
+        kernels.iter().all(|k| k["ns"].as_f64().unwrap() > 0.0 && k["bytes"].as_u64().unwrap() > 0),
+        "{step}"
+    );
+    assert!(kernels.is_sorted_by(|a, b| a["ns"].as_f64() >= b["ns"].as_f64()), "{step}");
+    kernels.iter().map(|k| k["dispatches"].as_f64().unwrap()).sum()
+}
+
+const SMALL_SIZES: [&str; 8] =
+    ["--layers", "2", "--hidden-size", "256", "--intermediate-size", "384", "--vocab-size", "1024"];
+
+#[test]
+fn bench_times_every_kernel_on_the_gpu() {
+    let _guard = one_at_a_time();
+    let args =
+        ["bench", "--random", "qwen3-0.6b", "--prompts", "4", "--tokens", "4", "--runs", "1", "--json"];
+    let report = stdout_json(&[&args[..], &SMALL_SIZES].concat());
+    assert_eq!(report["layers"], 2);
+    assert_eq!(
+        n_timed(&report["kernels"]["decode"]),
+        report["decode"]["dispatches_per_token"].as_f64().unwrap()
+    );
+    assert_eq!(report["decode"]["objects_created_per_token"], 0.0);
+    assert!(n_timed(&report["kernels"]["prefill"]) > 0.0);
+}
+
+#[test]
+fn random_models_have_the_sizes_that_were_asked_for() {
+    let write = |seed: &str| {
+        let path = fresh_path(".gguf");
+        let args = ["random-model", "qwen3-0.6b", "--seed", seed, "--out", &path];
+        stdout(&[&args[..], &SMALL_SIZES].concat());
+        (std::fs::read(&path).unwrap(), path)
+    };
+    let (one, path) = write("1");
+    let header = Header::parse_file(&one).unwrap();
+    let shape = |name: &str| header.tensors.iter().find(|t| t.name == name).unwrap().shape.clone();
+    assert_eq!(shape("blk.1.ffn_gate.weight"), [256, 384]);
+    assert_eq!(shape("token_embd.weight"), [256, 1024]);
+    assert!(!header.tensors.iter().any(|t| t.name.starts_with("blk.2.")));
+    assert!(write("1").0 == one && write("2").0 != one, "{path}");
+    failure(&["random-model", "qwen3-0.6b", "--hidden-size", "200", "--out", &path], "usage");
+    failure(&["random-model", "qwen3-0.6b", "--out", "/nonexistent/model.gguf"], "io");
 }
 
 #[test]

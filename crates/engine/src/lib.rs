@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 pub mod loader;
 pub mod model;
+pub mod profile;
 pub mod sampler;
 pub mod session;
 pub mod tuning;

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use signbit_shaders::kernels::matvec::{Product, Variant, cases::known_answer, with_rows, with_variant};
+pub use signbit_shaders::kernels::matvec::Variant;
+use signbit_shaders::kernels::matvec::{Product, cases::known_answer, with_rows, with_variant};
 use signbit_shaders::{Dispatch, State};
 
 use crate::check::check_case;

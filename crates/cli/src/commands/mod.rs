@@ -7,6 +7,7 @@ pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod logits;
+pub mod random_model;
 pub mod text;
 
 use pollster::block_on;
@@ -16,8 +17,12 @@ use crate::args::Backend;
 use crate::error::CliError;
 
 fn open_device(backend: Backend) -> Result<Device, CliError> {
+    open_device_with(backend, GpuOptions::default())
+}
+
+fn open_device_with(backend: Backend, options: GpuOptions) -> Result<Device, CliError> {
     match backend {
-        Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(GpuOptions::default()))?))),
+        Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(options))?))),
         Backend::Cpu => Ok(Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default())))),
     }
 }

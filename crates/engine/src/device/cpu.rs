@@ -5,6 +5,7 @@
 use signbit_shaders::{BufferId, Dispatch, State};
 
 use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
+use crate::clock::now_ms;
 use crate::error::EngineError;
 
 /// Runs dispatches through their references.
@@ -125,6 +126,37 @@ impl CpuDevice {
                 }
             })
             .collect()
+    }
+
+    /// Runs dispatches and returns the nanoseconds that each took; nothing in a web page, whose clock
+    /// is too coarse.
+    pub(super) fn run_timed<'a>(
+        &mut self,
+        dispatches: impl Iterator<Item = &'a Dispatch>,
+    ) -> Result<Option<Vec<f64>>, EngineError> {
+        if cfg!(target_arch = "wasm32") {
+            return Ok(None);
+        }
+        let mut times_ns = Vec::new();
+        for dispatch in dispatches {
+            let start = now_ms();
+            self.run(std::iter::once(dispatch), &[])?;
+            times_ns.push((now_ms() - start) * 1e6);
+        }
+        Ok(Some(times_ns))
+    }
+
+    /// Copies all of a buffer to another of its size, `n_times`.
+    pub(super) fn copy(&mut self, from: BufferId, to: BufferId, n_times: u32) -> Result<(), EngineError> {
+        let source = std::mem::take(self.buffer(from)?);
+        let result = self.buffer(to).map(|target| {
+            for _ in 0..n_times {
+                // Without this the compiler could copy once.
+                std::hint::black_box(&mut *target).clone_from(std::hint::black_box(&source));
+            }
+        });
+        *self.buffer(from)? = source;
+        result
     }
 
     pub(super) fn n_buffers(&self) -> usize {

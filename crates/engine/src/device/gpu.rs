@@ -26,6 +26,8 @@ pub struct GpuOptions {
     pub browser_subgroups: bool,
     /// Run no workgroup of this kernel, as an adapter does that drops a dispatch: for tests.
     pub drop_kernel: Option<String>,
+    /// Ask for timestamp queries where the adapter has them: for measurements.
+    pub timestamps: bool,
 }
 
 /// A dispatch with its GPU objects.
@@ -34,6 +36,14 @@ pub(super) struct Bound {
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
     workgroups: [u32; 2],
+}
+
+impl Bound {
+    fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
+        pass.set_pipeline(&self.pipeline);
+        pass.set_bind_group(0, &self.bind_group, &[]);
+        pass.dispatch_workgroups(self.workgroups[0], self.workgroups[1], 1);
+    }
 }
 
 #[derive(Debug)]
@@ -62,7 +72,12 @@ pub struct GpuDevice {
     pipelines: HashMap<&'static str, Pipeline>,
     counters: Counters,
     drop_kernel: Option<String>,
+    /// Nanoseconds of one tick of the device's clock, where it may be read.
+    tick_ns: Option<f64>,
 }
+
+/// Dispatches that one query set can time, with two timestamps each.
+const MAX_TIMED_DISPATCHES: usize = wgpu::QUERY_SET_MAX_QUERIES as usize / 2;
 
 const STATE_BYTES: u64 = size_of::<State>() as u64;
 
@@ -87,7 +102,13 @@ impl GpuDevice {
         let required_limits = if options.minimum_limits { wgpu::Limits::default() } else { adapter.limits() };
         let subgroups = adapter.features() & wgpu::Features::SUBGROUP;
         let has_subgroups = !options.minimum_limits && (options.browser_subgroups || !subgroups.is_empty());
-        let required_features = if has_subgroups { subgroups } else { wgpu::Features::empty() };
+        let mut required_features = wgpu::Features::empty();
+        if has_subgroups {
+            required_features |= subgroups;
+        }
+        if options.timestamps {
+            required_features |= adapter.features() & wgpu::Features::TIMESTAMP_QUERY;
+        }
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("signbit"),
@@ -144,6 +165,8 @@ impl GpuDevice {
             mapped_at_creation: false,
         });
         let staging = create_staging(&device, 4096);
+        let has_timestamps = required_features.contains(wgpu::Features::TIMESTAMP_QUERY);
+        let tick_ns = has_timestamps.then(|| f64::from(queue.get_timestamp_period()));
         Ok(Self {
             device,
             queue,
@@ -155,6 +178,7 @@ impl GpuDevice {
             pipelines: HashMap::new(),
             counters: Counters { objects_created: 2, ..Counters::default() },
             drop_kernel: options.drop_kernel,
+            tick_ns,
         })
     }
 
@@ -288,9 +312,7 @@ impl GpuDevice {
         {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             for bound in plans.flatten() {
-                pass.set_pipeline(&bound.pipeline);
-                pass.set_bind_group(0, &bound.bind_group, &[]);
-                pass.dispatch_workgroups(bound.workgroups[0], bound.workgroups[1], 1);
+                bound.encode(&mut pass);
                 self.counters.dispatches += 1;
             }
         }
@@ -307,13 +329,94 @@ impl GpuDevice {
         Ok(split_reads(&bytes, reads))
     }
 
+    /// Runs dispatches in a pass of their own each, since a pass is what can be timed, and returns
+    /// their nanoseconds; nothing where the device's clock cannot be read.
+    pub(super) async fn run_timed<'a>(
+        &mut self,
+        plans: impl Iterator<Item = &'a [Bound]>,
+    ) -> Result<Option<Vec<f64>>, EngineError> {
+        let Some(tick_ns) = self.tick_ns else { return Ok(None) };
+        self.fault()?;
+        let bound: Vec<&Bound> = plans.flatten().collect();
+        let mut times_ns = Vec::with_capacity(bound.len());
+        for bound in bound.chunks(MAX_TIMED_DISPATCHES) {
+            let ticks = self.run_with_timestamps(bound).await?;
+            times_ns
+                .extend(ticks.chunks_exact(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 * tick_ns));
+        }
+        Ok(Some(times_ns))
+    }
+
+    /// Start and end of each dispatch in ticks of the device's clock.
+    async fn run_with_timestamps(&mut self, dispatches: &[&Bound]) -> Result<Vec<u64>, EngineError> {
+        let n_queries = 2 * dispatches.len() as u32;
+        let queries = self.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: Some("timestamps"),
+            ty: wgpu::QueryType::Timestamp,
+            count: n_queries,
+        });
+        let n_bytes = u64::from(n_queries) * u64::from(wgpu::QUERY_SIZE);
+        let resolved = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("timestamps"),
+            size: n_bytes,
+            usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
+        self.counters.objects_created += 2;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        for (i, bound) in (0..).zip(dispatches) {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes: Some(wgpu::ComputePassTimestampWrites {
+                    query_set: &queries,
+                    beginning_of_pass_write_index: Some(2 * i),
+                    end_of_pass_write_index: Some(2 * i + 1),
+                }),
+            });
+            bound.encode(&mut pass);
+        }
+        self.counters.dispatches += dispatches.len() as u64;
+        encoder.resolve_query_set(&queries, 0..n_queries, &resolved, 0);
+        self.reserve_staging(n_bytes);
+        encoder.copy_buffer_to_buffer(&resolved, 0, &self.staging, 0, n_bytes);
+        self.queue.submit([encoder.finish()]);
+        self.counters.submits += 1;
+        let bytes = self.map_staging(n_bytes).await?;
+        self.fault()?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
+    }
+
+    /// Copies all of a buffer to another of its size, `n_times` in one submit, and waits for it.
+    pub(super) async fn copy(
+        &mut self,
+        from: BufferId,
+        to: BufferId,
+        n_times: u32,
+    ) -> Result<(), EngineError> {
+        self.fault()?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let (source, target) = (self.buffer(from)?, self.buffer(to)?);
+        for _ in 0..n_times {
+            encoder.copy_buffer_to_buffer(source, 0, target, 0, source.size());
+        }
+        let n_bytes = self.copy_reads(&mut encoder, &[Read::State])?;
+        self.queue.submit([encoder.finish()]);
+        self.counters.submits += 1;
+        self.map_staging(n_bytes).await?;
+        self.fault()
+    }
+
+    fn reserve_staging(&mut self, n_bytes: u64) {
+        if n_bytes > self.staging.size() {
+            self.staging = create_staging(&self.device, n_bytes);
+            self.counters.objects_created += 1;
+        }
+    }
+
     /// Copies what `reads` names into the staging buffer, back to back; returns its bytes.
     fn copy_reads(&mut self, encoder: &mut wgpu::CommandEncoder, reads: &[Read]) -> Result<u64, EngineError> {
         let total = reads.iter().map(read_bytes).sum();
-        if total > self.staging.size() {
-            self.staging = create_staging(&self.device, total);
-            self.counters.objects_created += 1;
-        }
+        self.reserve_staging(total);
         let mut offset = 0;
         for read in reads {
             match read {

@@ -3,6 +3,7 @@
 //! Both execute the same [`Dispatch`] lists over the same buffers, so the rest of the engine does
 //! not know which one it has. Buffers hold 32-bit words and are zero when created.
 
+mod copy;
 mod cpu;
 mod gpu;
 
@@ -184,6 +185,16 @@ impl Device {
         match self {
             Self::Gpu(d) => d.run(plans.iter().map(|p| p.gpu.as_slice()), reads).await,
             Self::Cpu(d) => d.run(plans.iter().flat_map(|p| &p.dispatches), reads),
+        }
+    }
+
+    /// Runs plans in order, dispatch by dispatch, and returns the nanoseconds that each dispatch took;
+    /// nothing where the device has no clock for that: a GPU has one if it was opened with
+    /// [`GpuOptions::timestamps`] and the adapter can.
+    pub async fn run_timed(&mut self, plans: &[&Plan]) -> Result<Option<Vec<f64>>, EngineError> {
+        match self {
+            Self::Gpu(d) => d.run_timed(plans.iter().map(|p| p.gpu.as_slice())).await,
+            Self::Cpu(d) => d.run_timed(plans.iter().flat_map(|p| &p.dispatches)),
         }
     }
 

@@ -9,8 +9,10 @@ pub mod layers;
 pub mod recorder;
 pub mod weights;
 
+use std::collections::HashMap;
+
 use signbit_shaders::kernels::{argmax_final, argmax_partial};
-use signbit_shaders::{BufferId, Dispatch, Tensor};
+use signbit_shaders::{Access, BufferId, Dispatch, Tensor};
 
 use crate::config::{ModelConfig, RopeConfig, RopeScaling};
 use crate::device::{Device, Plan};
@@ -77,6 +79,8 @@ pub struct StepCost {
     pub bytes_written: u64,
     /// Bytes that no plan can do without: every weight once, states and a full KV cache.
     pub minimum_bytes: u64,
+    /// The full KV cache's part in both: less while fewer positions are in use.
+    pub kv_cache_bytes: u64,
 }
 
 /// A loaded model.
@@ -91,6 +95,8 @@ pub struct Model {
     output_norm: Tensor,
     lm_head: Matrix,
     recurrent: Vec<BufferId>,
+    /// Buffers that have a place for every position, with their bytes.
+    kv_caches: HashMap<BufferId, u64>,
     io: Io,
     pool: ScratchPool,
     memory: MemoryPlan,
@@ -156,12 +162,18 @@ impl Model {
         let context_length = fit_rows("one position of the cache", widest_cache_row(&config), limit, wanted)?;
 
         let rope = rope_table(device, &config.rope, context_length)?;
+        let first_cache = device.mark() as u32;
         let mut caches = Caches::new(device, context_length, rope);
         let layers = (0..config.num_hidden_layers)
             .map(|i| Layer::load(i, &config, weights, &mut caches))
             .collect::<Result<Vec<_>, _>>()?;
-        let recurrent = caches.recurrent.iter().map(|t| t.buffer).collect();
+        let recurrent: Vec<BufferId> = caches.recurrent.iter().map(|t| t.buffer).collect();
         let cache_bytes = caches.n_bytes + rope.n_bytes();
+        let kv_caches = (first_cache..device.mark() as u32)
+            .map(BufferId)
+            .filter(|id| !recurrent.contains(id))
+            .map(|id| Ok((id, device.buffer_words(id)? * 4)))
+            .collect::<Result<_, EngineError>>()?;
 
         let token_embd = weights.matrix("token_embd.weight")?;
         let lm_head =
@@ -198,6 +210,7 @@ impl Model {
             output_norm,
             lm_head,
             recurrent,
+            kv_caches,
             io,
             pool: ScratchPool::default(),
             memory: MemoryPlan { weight_bytes: weights.n_bytes(), cache_bytes, scratch_bytes: 0 },
@@ -359,7 +372,15 @@ impl Model {
             bytes_read: dispatches().map(|d| d.bytes_read).sum(),
             bytes_written: dispatches().map(|d| d.bytes_written).sum(),
             minimum_bytes: self.memory.weight_bytes - unread + self.memory.cache_bytes - rope_bytes,
+            kv_cache_bytes: dispatches().map(|d| self.kv_cache_bytes(d)).sum(),
         }
+    }
+
+    /// Of the bytes that a dispatch declares to read, those of the KV cache when it is full.
+    pub fn kv_cache_bytes(&self, dispatch: &Dispatch) -> u64 {
+        let bindings = dispatch.kernel.bindings.iter().zip(&dispatch.buffers);
+        let read = bindings.filter(|(binding, _)| binding.access == Access::Read);
+        read.filter_map(|(_, id)| self.kv_caches.get(id)).sum()
     }
 
     /// States that a fresh session starts at zero.

@@ -48,6 +48,7 @@ struct CreateOptions {
     minimum_limits: bool,
     memory_budget_bytes: Option<u64>,
     drop_kernel: Option<String>,
+    timestamps: bool,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
@@ -113,6 +114,14 @@ struct Stats {
     session_tokens: usize,
     /// What one decoded token costs.
     decode: Option<crate::model::StepCost>,
+}
+
+/// What measurements of the device itself give.
+#[derive(Serialize)]
+struct Measurements {
+    copy_bandwidth_bytes_per_s: f64,
+    /// Null where the device cannot time single dispatches.
+    kernels: Option<crate::profile::Profile>,
 }
 
 /// The most logits that one call returns: 1 GiB.
@@ -218,7 +227,7 @@ impl WasmEngine {
 #[wasm_bindgen]
 impl WasmEngine {
     /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', max_binding_bytes?, max_buffer_bytes?,
-    /// minimum_limits?, memory_budget_bytes?, drop_kernel? }`.
+    /// minimum_limits?, memory_budget_bytes?, drop_kernel?, timestamps? }`.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
         let options: CreateOptions = from_js(&options)?;
         let gpu_options = GpuOptions {
@@ -227,6 +236,7 @@ impl WasmEngine {
             minimum_limits: options.minimum_limits,
             memory_budget_bytes: options.memory_budget_bytes,
             drop_kernel: options.drop_kernel,
+            timestamps: options.timestamps,
         };
         let cpu_options = CpuOptions {
             max_buffer_bytes: options.max_binding_bytes.or(options.max_buffer_bytes),
@@ -452,6 +462,17 @@ impl WasmEngine {
         let device = ready.engine.device_mut();
         let reports = check_kernels(device, filter.as_deref().unwrap_or("")).await.map_err(JsError::from)?;
         Ok(to_js(&reports)?)
+    }
+
+    /// How fast the device copies, and the time of every kernel: see `Device::copy_bandwidth` and
+    /// `Engine::profile`.
+    pub async fn profile(&self, n_tokens: u32, runs: u32) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.generation = None;
+        let kernels = ready.engine.profile(n_tokens, runs).await.map_err(JsError::from)?;
+        let copied = ready.engine.device_mut().copy_bandwidth().await.map_err(JsError::from)?;
+        Ok(to_js(&Measurements { copy_bandwidth_bytes_per_s: copied, kernels })?)
     }
 
     /// Destroys the GPU device, as a driver reset would: for tests of what follows.

@@ -9,8 +9,7 @@ use serde::Deserialize;
 use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::model::ModelOptions;
-use signbit_engine::tuning::Choose;
-use signbit_shaders::kernels::matvec::Variant;
+use signbit_engine::tuning::{Choose, Variant};
 
 /// The repository's root.
 pub fn root() -> PathBuf {
