@@ -10,6 +10,7 @@ pub mod argmax_partial;
 pub mod attention;
 pub mod conv1d;
 pub mod delta_net;
+pub mod delta_step;
 pub mod embed;
 pub mod gated_norm;
 pub mod l2_norm;
@@ -31,6 +32,7 @@ pub fn all() -> Vec<&'static Kernel> {
         &conv1d::KERNEL,
         &l2_norm::KERNEL,
         &delta_net::KERNEL,
+        &delta_step::KERNEL,
         &gated_norm::KERNEL,
         &norm_rope::KERNEL,
         &append_rows::KERNEL,

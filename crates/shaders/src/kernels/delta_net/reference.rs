@@ -1,11 +1,6 @@
 use super::Params;
 use crate::kernel::Args;
-use crate::kernels::activation::sigmoid;
-
-/// `ln(1 + e^x)`, and `x` from where the difference is below f32.
-fn softplus(x: f64) -> f64 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
-}
+use crate::kernels::activation::{sigmoid, softplus};
 
 pub(super) fn delta_net(args: &mut Args<'_>) {
     let p: Params = args.params();
@@ -53,8 +48,8 @@ pub(super) fn delta_net(args: &mut Args<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::softplus;
     use crate::case::{CaseBuilder, Tolerance, run_reference};
+    use crate::kernels::activation::softplus;
     use crate::kernels::delta_net::{DeltaGates, DeltaShape, delta_net};
 
     const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
