@@ -55,6 +55,26 @@ export interface ModelOptions {
   readonly context_length?: number;
   /** Whether the file's own rope scaling is applied. */
   readonly yarn?: "file" | "none";
+  /** Compute the products of decode this way instead of the fastest. For measurements. */
+  readonly variant?: "lanes" | "lanes4" | "table" | "table4" | "subgroup";
+}
+
+/** How the products of decode are computed on a device. */
+export interface Tuning {
+  /** Adapter, driver and engine version for which this holds. */
+  readonly device: string;
+  readonly products: readonly {
+    /** Operation, weight format and shape. */
+    readonly product: string;
+    readonly variant: string;
+    readonly candidates: readonly {
+      readonly variant: string;
+      /** Whether it gave the known answer on this device. */
+      readonly is_right: boolean;
+      /** Null if it was not measured. */
+      readonly ns_per_row: number | null;
+    }[];
+  }[];
 }
 
 /** Progress of a load or of reading a prompt. */
@@ -204,6 +224,8 @@ export interface EngineStats {
     /** The full KV cache's part in both. */
     readonly kv_cache_bytes: number;
   } | null;
+  /** Empty on the CPU. */
+  readonly tuning: Tuning | null;
 }
 
 /** All dispatches of one kernel in a step. */

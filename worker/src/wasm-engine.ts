@@ -16,6 +16,7 @@ import type {
   ModelOptions,
   Profile,
   Tool,
+  Tuning,
 } from "./types.js";
 
 export interface EngineOptions {
@@ -23,6 +24,8 @@ export interface EngineOptions {
   readonly max_binding_bytes?: number;
   readonly max_buffer_bytes?: number;
   readonly memory_budget_bytes?: number;
+  /** Devices of this worker have subgroups where the adapter does. */
+  readonly browser_subgroups?: boolean;
   readonly drop_kernel?: string;
   readonly timestamps?: boolean;
 }
@@ -43,7 +46,7 @@ export interface PartProgress {
  */
 export interface WasmEngine {
   device(): DeviceInfo;
-  begin_load(options: ModelOptions): void;
+  begin_load(options: ModelOptions & { readonly tuning?: Tuning }): void;
   begin_part(index: number, file_bytes: number | undefined): void;
   push(bytes: Uint8Array): Promise<PartProgress>;
   end_part(): PartProgress;

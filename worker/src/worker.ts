@@ -6,8 +6,10 @@
 
 import { abortError, EngineError, isErrorCode, serializeError, type SerializedError } from "./errors.js";
 import { openSource, type ModelPart } from "./model-source.js";
+import { findAdapter, requestSubgroups, type Adapter } from "./adapter.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
-import type { DeviceInfo, ModelInfo, Progress } from "./types.js";
+import { keepTuning, readTuning } from "./tuning-store.js";
+import type { ModelInfo, Progress } from "./types.js";
 import { uniqueId } from "./unique-id.js";
 import { createWasmEngine, type PartProgress, type WasmEngine } from "./wasm-engine.js";
 
@@ -136,8 +138,11 @@ function current(): WasmEngine {
 }
 
 async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"init">> {
+  let adapter: Adapter | null = null;
   try {
-    engine = await createWasmEngine(options, wasm_url);
+    adapter = options.backend === "cpu" ? null : await findAdapter();
+    const browser_subgroups = adapter !== null && requestSubgroups(adapter);
+    engine = await createWasmEngine({ ...options, browser_subgroups }, wasm_url);
   } catch (cause) {
     // Errors of the engine have a code; others come from fetching or compiling the module.
     if (cause instanceof Error && "code" in cause && isErrorCode(cause.code)) {
@@ -150,27 +155,11 @@ async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"i
     });
   }
   const device = engine.device();
-  return device.backend === "webgpu" ? withAdapterName(device) : device;
-}
-
-/** What browsers tell about an adapter; TypeScript's types of the DOM do not have it yet. */
-interface GpuNavigator {
-  readonly gpu?: {
-    requestAdapter(options: { powerPreference: "high-performance" }): Promise<{
-      readonly info?: Readonly<Record<"vendor" | "architecture" | "device" | "description", string>>;
-    } | null>;
-  };
-}
-
-/** The engine's graphics library drops the names that the browser gives. */
-async function withAdapterName(device: DeviceInfo): Promise<DeviceInfo> {
-  const { gpu } = navigator as GpuNavigator;
-  // Without a second adapter the device works as well, only nameless.
-  const adapter = await gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
-  const info = adapter?.info;
+  const info = device.backend === "webgpu" ? adapter?.info : undefined;
   if (info === undefined) {
     return device;
   }
+  // The engine's graphics library drops the names that the browser gives.
   const name = info.description || info.device || info.architecture || device.name;
   return { ...device, vendor: info.vendor || device.vendor, name };
 }
@@ -202,7 +191,8 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
   // An address that does not answer must not cost the model that is loaded.
   const first = await files.open(0, signal);
   try {
-    engine.begin_load(options);
+    const tuning = await readTuning();
+    engine.begin_load(tuning === undefined ? options : { ...options, tuning });
   } catch (error) {
     // Options that make no sense must not cost it either.
     await first.close();
@@ -243,6 +233,10 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
     await turn();
     throwIfAborted(signal);
     const info = await engine.finish_load();
+    const { tuning } = engine.stats();
+    if (tuning !== null && tuning.products.length > 0 && options.variant === undefined) {
+      await keepTuning(tuning);
+    }
     await turn();
     throwIfAborted(signal);
     return info;

@@ -23,19 +23,29 @@ const BUDGET_MS: f64 = 300.0;
 /// A submit that takes less says more about submitting than about the kernel.
 const LEAST_RUN_MS: f64 = 2.0;
 
+/// Every candidate is timed this often, in turn, and its least time counts: what else the device
+/// does then only rarely decides.
+const ROUNDS: u32 = 3;
+
 /// The most times that one submit repeats a dispatch.
 const MAX_REPEATS: u32 = 64;
 
 /// How variants are chosen when a model is loaded.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub enum Choose {
-    /// By measuring.
-    #[default]
-    Fastest,
-    /// As found before, where it was found on this device by this version; else by measuring.
-    Remembered(Tuning),
+    /// By measuring, except for products that were measured before, on this device by this version.
+    Fastest {
+        /// What was found then.
+        remembered: Tuning,
+    },
     /// This one wherever it exists and gives the known answer.
     Fixed(Variant),
+}
+
+impl Default for Choose {
+    fn default() -> Self {
+        Self::Fastest { remembered: Tuning::default() }
+    }
 }
 
 /// What was chosen, and why.
@@ -81,9 +91,8 @@ pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Re
         let mut entry =
             Chosen { product: product.to_string(), variant: String::new(), candidates: Vec::new() };
         let wanted = match choose {
-            Choose::Fastest => Vec::from(Variant::ALL),
             Choose::Fixed(variant) => vec![*variant],
-            Choose::Remembered(before) => remembered(before, &tuning.device, &entry.product),
+            Choose::Fastest { remembered } => worth_trying(remembered, &tuning.device, &entry.product),
         };
         let mut right = Vec::new();
         for variant in wanted {
@@ -98,27 +107,26 @@ pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Re
                 right.push((variant, candidate, entry.candidates.len() - 1));
             }
         }
-        let mut fastest: Option<(f64, Variant)> = None;
-        if let [(variant, ..)] = right.as_slice() {
-            fastest = Some((0.0, *variant));
+        let fastest = if let [(variant, ..)] = right.as_slice() {
+            Some(*variant)
         } else if clock.left_ms > 0.0 {
             let mut timer = clock.timer(right.len() as u32);
-            for (variant, candidate, at) in &right {
+            for (_, candidate, at) in right.iter().cycle().take(right.len() * ROUNDS as usize) {
                 let ns = timer.ns_per_row(device, candidate, &product).await?;
-                entry.candidates[*at].ns_per_row = Some(ns);
-                if fastest.is_none_or(|(least, _)| ns < least) {
-                    fastest = Some((ns, *variant));
-                }
+                let least = entry.candidates[*at].ns_per_row.map_or(ns, |least| least.min(ns));
+                entry.candidates[*at].ns_per_row = Some(least);
             }
             clock.left_ms -= timer.spent_ms;
+            let times = right.iter().filter_map(|(v, _, at)| Some((entry.candidates[*at].ns_per_row?, *v)));
+            times.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, variant)| variant)
         } else {
             // As the product of the same kind that was measured.
             let like = chosen.iter().find(|(other, _)| other.is_like(&product)).map(|(_, v)| *v);
-            fastest = like.filter(|v| right.iter().any(|(r, ..)| r == v)).map(|v| (0.0, v));
-        }
+            like.filter(|like| right.iter().any(|(variant, ..)| variant == like))
+        };
         clock.products_left -= 1;
         // What the plan was recorded with has passed the probe of every kernel in use.
-        let variant = fastest.map_or(Variant::Lanes, |(_, variant)| variant);
+        let variant = fastest.unwrap_or(Variant::Lanes);
         entry.variant = variant.name().to_owned();
         chosen.insert(product, variant);
         tuning.products.push(entry);
@@ -173,7 +181,7 @@ async fn gives_known_answer(device: &mut Device, candidate: &Dispatch) -> Result
 }
 
 /// The variant that was chosen before; all if that does not hold here.
-fn remembered(before: &Tuning, device: &str, product: &str) -> Vec<Variant> {
+fn worth_trying(before: &Tuning, device: &str, product: &str) -> Vec<Variant> {
     let entry = before.products.iter().find(|p| before.device == device && p.product == product);
     let variant = entry.and_then(|p| Variant::ALL.into_iter().find(|v| v.name() == p.variant));
     variant.map_or(Vec::from(Variant::ALL), |variant| vec![variant])
@@ -194,7 +202,7 @@ struct Budget {
 impl Budget {
     /// A timer for the candidates of the next product.
     fn timer(&self, candidates: u32) -> Timer {
-        let share = self.left_ms / f64::from(self.products_left.max(1) * candidates.max(1));
+        let share = self.left_ms / f64::from(self.products_left.max(1) * candidates.max(1) * ROUNDS);
         Timer { share_ms: share, spent_ms: 0.0, rows: 0, repeats: 0 }
     }
 }
@@ -229,7 +237,7 @@ impl Timer {
         candidate: &Dispatch,
         product: &Product,
     ) -> Result<(), EngineError> {
-        let target = LEAST_RUN_MS.max(self.share_ms / 4.0).min(self.share_ms.max(0.1));
+        let target = LEAST_RUN_MS.min(self.share_ms.max(0.1));
         (self.rows, self.repeats) = (product.rows.min(64), 1);
         loop {
             let ms = self.run(device, candidate, self.rows, self.repeats).await?.max(0.01);

@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
 use crate::model::ModelOptions;
+use crate::tuning::{Choose, Tuning, Variant};
 
 /// The engine for one worker.
 #[wasm_bindgen]
@@ -47,6 +48,7 @@ struct CreateOptions {
     max_buffer_bytes: Option<u64>,
     minimum_limits: bool,
     memory_budget_bytes: Option<u64>,
+    browser_subgroups: bool,
     drop_kernel: Option<String>,
     timestamps: bool,
 }
@@ -65,6 +67,10 @@ enum Backend {
 struct LoadOptions {
     context_length: Option<u32>,
     yarn: Option<YarnOption>,
+    /// The name of a kernel variant; the fastest if there is none.
+    variant: Option<String>,
+    /// What the engine's `tuning` gave after an earlier load.
+    tuning: Option<Tuning>,
 }
 
 /// Whether a file's YaRN scaling is applied.
@@ -108,12 +114,14 @@ struct Started {
 }
 
 #[derive(Serialize)]
-struct Stats {
+struct Stats<'m> {
     device: crate::device::Counters,
     memory: Option<crate::model::MemoryPlan>,
     session_tokens: usize,
     /// What one decoded token costs.
     decode: Option<crate::model::StepCost>,
+    /// How the products of decode are computed, and what else was tried.
+    tuning: Option<&'m Tuning>,
 }
 
 /// What measurements of the device itself give.
@@ -179,6 +187,13 @@ fn byte_count(value: Option<f64>) -> Option<u64> {
     value.filter(|v| v.is_finite() && *v >= 0.0).map(|v| v as u64)
 }
 
+fn variant_named(name: &str) -> JsResult<Variant> {
+    Variant::ALL.into_iter().find(|v| v.name() == name).ok_or_else(|| {
+        let names = Variant::ALL.map(Variant::name).join(", ");
+        JsError::new("invalid_request", &format!("there is no variant {name:?}: choose one of {names}"))
+    })
+}
+
 /// Sends panics to the console, where the worker's error follows.
 #[wasm_bindgen(start)]
 pub fn start() {
@@ -227,7 +242,7 @@ impl WasmEngine {
 #[wasm_bindgen]
 impl WasmEngine {
     /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', max_binding_bytes?, max_buffer_bytes?,
-    /// minimum_limits?, memory_budget_bytes?, drop_kernel?, timestamps? }`.
+    /// minimum_limits?, memory_budget_bytes?, browser_subgroups?, drop_kernel?, timestamps? }`.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
         let options: CreateOptions = from_js(&options)?;
         let gpu_options = GpuOptions {
@@ -235,6 +250,7 @@ impl WasmEngine {
             max_buffer_bytes: options.max_buffer_bytes,
             minimum_limits: options.minimum_limits,
             memory_budget_bytes: options.memory_budget_bytes,
+            browser_subgroups: options.browser_subgroups,
             drop_kernel: options.drop_kernel,
             timestamps: options.timestamps,
         };
@@ -260,13 +276,19 @@ impl WasmEngine {
         Ok(to_js(self.lease()?.ready()?.engine.device_info())?)
     }
 
-    /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn? }`.
+    /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn?,
+    /// variant?, tuning? }`.
     pub fn begin_load(&self, options: JsValue) -> Result<(), JsValue> {
         let options: LoadOptions = from_js(&options)?;
+        let choose = match options.variant {
+            Some(name) => Choose::Fixed(variant_named(&name)?),
+            None => Choose::Fastest { remembered: options.tuning.unwrap_or_default() },
+        };
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         ready.generation = None;
         ready.engine.unload();
+        ready.engine.choose_variants(choose);
         let defaults = ModelOptions::default();
         ready.loader = Some(Loader::new(ModelOptions {
             context_length: options.context_length.unwrap_or(defaults.context_length),
@@ -447,6 +469,7 @@ impl WasmEngine {
             memory: model.map(crate::model::Model::memory),
             session_tokens: engine.ledger().map_or(0, <[u32]>::len),
             decode: model.map(crate::model::Model::step_cost),
+            tuning: engine.tuning().ok(),
         })?)
     }
 

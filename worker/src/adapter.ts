@@ -1,0 +1,37 @@
+/** The browser's adapter, of which the engine's graphics library does not tell and ask all. */
+
+/** The part of a `GPUAdapter` that is used; TypeScript's types of the DOM do not have it yet. */
+export interface Adapter {
+  readonly info?: Readonly<Record<"vendor" | "architecture" | "device" | "description", string>>;
+  readonly features: ReadonlySet<string>;
+  requestDevice(descriptor?: { requiredFeatures?: Iterable<string> }): Promise<unknown>;
+}
+
+interface GpuNavigator {
+  readonly gpu?: {
+    requestAdapter(options: { powerPreference: "high-performance" }): Promise<Adapter | null>;
+  };
+}
+
+/** An adapter like the one that the engine will get, or null. */
+export async function findAdapter(): Promise<Adapter | null> {
+  const { gpu } = navigator as GpuNavigator;
+  return (await gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null)) ?? null;
+}
+
+/**
+ * Makes every device that this worker requests have subgroups, if the adapter does. The graphics
+ * library has no way to ask for them in a browser.
+ */
+export function requestSubgroups(adapter: Adapter): boolean {
+  if (!adapter.features.has("subgroups")) {
+    return false;
+  }
+  const prototype = Object.getPrototypeOf(adapter) as Adapter;
+  const { requestDevice } = prototype;
+  prototype.requestDevice = function (descriptor = {}) {
+    const requiredFeatures = new Set([...(descriptor.requiredFeatures ?? []), "subgroups"]);
+    return requestDevice.call(this, { ...descriptor, requiredFeatures });
+  };
+  return true;
+}
