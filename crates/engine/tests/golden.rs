@@ -11,6 +11,7 @@ mod common;
 use common::*;
 use signbit_engine::device::{Device, Read};
 use signbit_engine::engine::Engine;
+use signbit_engine::tuning::{Choose, Variant};
 
 const SHORT_BOUND: f32 = 5e-3;
 const LONG_BOUND: f32 = 1e-2;
@@ -117,6 +118,27 @@ fn every_fixture_on_the_gpu() {
     let _gpu = one_at_a_time();
     for name in MODELS {
         check_model(gpu(), name, usize::MAX);
+    }
+}
+
+/// However the products of decode are computed, the continuation is the reference's.
+#[test]
+fn every_variant_continues_as_the_reference() {
+    let _gpu = one_at_a_time();
+    for name in ["qwen35-q1_0", "qwen3-q2_0"] {
+        let fixture = Fixture::open(name);
+        let bytes = model_bytes(name);
+        let prompt = fixture.golden.prompts.iter().find(|p| p.name == GREEDY_PROMPTS[1]).unwrap();
+        for variant in Variant::ALL {
+            let mut engine = load_with(gpu(), &bytes, Choose::Fixed(variant));
+            for product in &engine.tuning().unwrap().products {
+                assert_eq!(product.variant, variant.name(), "{name}: {product:?}");
+            }
+            let mut figures = Figures::default();
+            check_greedy(&mut engine, &fixture, prompt, &mut figures);
+            println!("{name}, {}: {} greedy tokens equal", variant.name(), figures.greedy_ids);
+            assert!(figures.greedy_ids > 0);
+        }
     }
 }
 
