@@ -308,17 +308,9 @@ fn a_nan_in_cache_or_state_is_an_error_and_a_reset_cures_it() {
             let mut generation = engine.start(request).unwrap();
             block_on(engine.step(&mut generation)).unwrap();
             let (device, _, _) = engine.parts_mut().unwrap();
-            // The second buffer of attention is the key cache; the recurrent kernels write theirs.
-            let at = if dispatch.label.ends_with("attn.core") {
-                1
-            } else {
-                let writes = dispatch.kernel.bindings.iter().enumerate();
-                writes
-                    .filter(|(_, b)| b.access == signbit_shaders::Access::ReadWrite)
-                    .map(|(i, _)| i)
-                    .next()
-                    .unwrap()
-            };
+            // The key cache, or the state: what these kernels write first.
+            let bindings = &dispatch.kernel.bindings;
+            let at = bindings.iter().position(|b| b.access == signbit_shaders::Access::ReadWrite).unwrap();
             device.write(dispatch.buffers[at], 0, &[f32::NAN.to_bits()]).unwrap();
             let error = loop {
                 match block_on(engine.step(&mut generation)) {

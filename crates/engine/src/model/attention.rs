@@ -1,10 +1,11 @@
 //! Attention, as its formula reads.
 
 use signbit_shaders::Tensor;
-use signbit_shaders::kernels::append_rows::append_rows;
-use signbit_shaders::kernels::attention::{AttentionShape, attention};
-use signbit_shaders::kernels::norm_rope::{HeadShape, norm_rope};
-use signbit_shaders::kernels::sigmoid_gate::sigmoid_gate;
+use signbit_shaders::kernels::attention::attention;
+use signbit_shaders::kernels::attention_decode::{self, attention_decode};
+use signbit_shaders::kernels::attention_merge::attention_merge;
+use signbit_shaders::kernels::qkv::{AttentionShape, KvCache, NormRope};
+use signbit_shaders::kernels::qkv_rope_append::qkv_rope_append;
 
 use super::layers::Caches;
 use super::recorder::Recorder;
@@ -20,13 +21,8 @@ pub struct Attention {
     norm: Tensor,
     qkv_proj: Matrix,
     o_proj: Matrix,
-    q_norm: Tensor,
-    k_norm: Tensor,
-    rope: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    gated: bool,
-    n_rot: u32,
+    norm_rope: NormRope,
+    cache: KvCache,
     shape: AttentionShape,
     scale: f32,
     eps: f32,
@@ -45,51 +41,52 @@ impl Attention {
     ) -> Result<Self> {
         let matrix = |name: &str| weights.matrix(&format!("{prefix}.{name}.weight"));
         let vector = |name: &str| weights.vector(&format!("{prefix}.{name}.weight"));
-        let kv_dim = config.num_key_value_heads * config.head_dim;
+        let shape = shape(config);
         Ok(Self {
             norm: vector("attn_norm")?,
             qkv_proj: matrix(Self::PROJECTIONS[0])?,
             o_proj: matrix("attn_output")?,
-            q_norm: vector("attn_q_norm")?,
-            k_norm: vector("attn_k_norm")?,
-            rope: caches.rope,
-            k_cache: caches.key_value(kv_dim)?,
-            v_cache: caches.key_value(kv_dim)?,
-            gated: config.architecture == Architecture::Qwen35,
-            n_rot: config.rope.n_rot,
-            shape: AttentionShape {
-                num_heads: config.num_attention_heads,
-                num_kv_heads: config.num_key_value_heads,
-                head_dim: config.head_dim,
+            norm_rope: NormRope {
+                q_norm: vector("attn_q_norm")?,
+                k_norm: vector("attn_k_norm")?,
+                rope: caches.rope,
+                eps: config.rms_norm_eps,
             },
+            cache: KvCache { k: caches.key_value(shape.kv_cols())?, v: caches.key_value(shape.kv_cols())? },
+            shape,
             scale: config.attention_scale,
             eps: config.rms_norm_eps,
         })
     }
 
     /// Adds the attention's output to `x` [T, D].
+    ///
+    /// A single token has too few queries to fill a device: its keys are split among workgroups.
     pub fn forward(&self, rec: &mut Recorder<'_>, x: Tensor) -> Result<()> {
-        let AttentionShape { num_heads, num_kv_heads, head_dim } = self.shape;
-        // With a gate, each head's query is followed by its gate.
-        let stride = if self.gated { 2 * head_dim } else { head_dim };
-        let q_heads = HeadShape { heads: num_heads, head_dim, stride, n_rot: self.n_rot };
-        let k_heads = HeadShape { heads: num_kv_heads, stride: head_dim, ..q_heads };
-        let (q_cols, kv_cols) = (num_heads * stride, num_kv_heads * head_dim);
-
+        let Self { norm_rope, cache, shape, scale, .. } = *self;
         let qkv = rec.norm_linear("attn.qkv", x, self.norm, &self.qkv_proj, self.eps)?; // [T, Hq * stride + 2 * Hkv * Dh]
-        let q_raw = qkv.columns(0, q_cols);
-        let k_raw = qkv.columns(q_cols, kv_cols);
-        let v = qkv.columns(q_cols + kv_cols, kv_cols);
-        let q = rec.scratch(x.rows, num_heads * head_dim)?; // [T, Hq * Dh]
-        let o = rec.scratch(x.rows, num_heads * head_dim)?; // [T, Hq * Dh]
-        let (rope, eps) = (self.rope, self.eps);
-        rec.push("attn.q_rope", norm_rope(q_raw, self.q_norm, rope, *q, q_heads, eps, false))?;
-        rec.push("attn.k_rope", norm_rope(k_raw, self.k_norm, rope, self.k_cache, k_heads, eps, true))?;
-        rec.push("attn.v_cache", append_rows(v, self.v_cache))?;
-        rec.push("attn.core", attention(*q, self.k_cache, self.v_cache, *o, self.shape, self.scale))?;
-        if self.gated {
-            rec.push("attn.gate", sigmoid_gate(*o, q_raw, head_dim))?;
+        let o = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]
+        if x.rows == 1 {
+            let splits = attention_decode::n_splits(shape, cache.k.rows);
+            let partials =
+                rec.scratch(shape.num_heads * splits, shape.head_dim + attention_decode::STATISTICS)?; // [Hq * splits, Dh + 2]
+            rec.push("attn.core", attention_decode(*qkv, norm_rope, cache, *partials, shape, scale))?;
+            rec.push("attn.merge", attention_merge(*partials, *qkv, *o, shape))?;
+        } else {
+            let q = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]
+            rec.push("attn.rope", qkv_rope_append(*qkv, norm_rope, *q, cache, shape))?;
+            rec.push("attn.core", attention(*q, *qkv, cache, *o, shape, scale))?;
         }
         rec.add_linear("attn.o", *o, &self.o_proj, x) // residual
+    }
+}
+
+/// The heads of the model's attention layers.
+pub fn shape(config: &ModelConfig) -> AttentionShape {
+    AttentionShape {
+        num_heads: config.num_attention_heads,
+        num_kv_heads: config.num_key_value_heads,
+        head_dim: config.head_dim,
+        gated: config.architecture == Architecture::Qwen35,
     }
 }

@@ -11,6 +11,7 @@ pub mod weights;
 
 use std::collections::HashMap;
 
+use signbit_shaders::kernels::attention::max_counted_context;
 use signbit_shaders::kernels::{argmax_final, argmax_partial};
 use signbit_shaders::{Access, BufferId, Dispatch, Tensor};
 
@@ -36,10 +37,6 @@ const MAX_SCORE_BYTES: u64 = 64 << 20;
 /// Logits that one workgroup of the argmax scans, until there are enough workgroups for any GPU.
 const LOGITS_PER_GROUP: u32 = 1024;
 const MAX_ARGMAX_GROUPS: u32 = 256;
-
-/// The longest context on a software adapter: attention takes 580 loop iterations for 256 keys of
-/// a 256-wide head, and such an adapter may count no more than [`signbit_shaders::MAX_LOOP_ITERATIONS`].
-const MAX_SOFTWARE_CONTEXT: u32 = 16_384;
 
 /// Choices made when a model is loaded.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +154,8 @@ impl Model {
         let max_rows = fit_rows("one row of activations", widest_row(&config), limit, MAX_PREFILL_ROWS)?;
         let mut wanted = options.context_length.clamp(1, config.context_length);
         if device.info().backend == "webgpu" && device.info().is_fallback {
-            wanted = wanted.min(MAX_SOFTWARE_CONTEXT);
+            // Such an adapter may count the iterations of loops.
+            wanted = wanted.min(max_counted_context(attention::shape(&config)));
         }
         let context_length = fit_rows("one position of the cache", widest_cache_row(&config), limit, wanted)?;
 

@@ -4,10 +4,11 @@ use crate::case::{Case, run_reference};
 use crate::kernel::{Kernel, ShapeError};
 
 mod activation;
-pub mod append_rows;
 pub mod argmax_final;
 pub mod argmax_partial;
 pub mod attention;
+pub mod attention_decode;
+pub mod attention_merge;
 pub mod conv1d;
 pub mod delta_net;
 pub mod delta_step;
@@ -17,9 +18,9 @@ pub mod l2_norm;
 pub mod linear;
 pub mod matmul;
 pub mod matvec;
-pub mod norm_rope;
+pub mod qkv;
+pub mod qkv_rope_append;
 pub mod rms_norm;
-pub mod sigmoid_gate;
 pub mod silu_mul;
 
 /// Every kernel.
@@ -34,10 +35,10 @@ pub fn all() -> Vec<&'static Kernel> {
         &delta_net::KERNEL,
         &delta_step::KERNEL,
         &gated_norm::KERNEL,
-        &norm_rope::KERNEL,
-        &append_rows::KERNEL,
+        &qkv_rope_append::KERNEL,
         &attention::KERNEL,
-        &sigmoid_gate::KERNEL,
+        &attention_decode::KERNEL,
+        &attention_merge::KERNEL,
         &silu_mul::KERNEL,
         &argmax_partial::KERNEL,
         &argmax_final::KERNEL,
