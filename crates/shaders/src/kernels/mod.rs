@@ -18,8 +18,16 @@ pub mod matmul;
 pub mod matvec;
 pub mod norm_rope;
 pub mod rms_norm;
+pub mod sample_adjust;
+pub mod sample_draw;
+pub mod sample_dry;
+pub mod sample_final;
+pub mod sample_histogram;
+pub(crate) mod sampling_scene;
 pub mod sigmoid_gate;
 pub mod silu_mul;
+pub mod top_final;
+pub mod top_share;
 
 /// Every kernel.
 pub fn all() -> Vec<&'static Kernel> {
@@ -39,6 +47,13 @@ pub fn all() -> Vec<&'static Kernel> {
         &silu_mul::KERNEL,
         &argmax_partial::KERNEL,
         &argmax_final::KERNEL,
+        &sample_dry::KERNEL,
+        &sample_adjust::KERNEL,
+        &top_share::KERNEL,
+        &top_final::KERNEL,
+        &sample_histogram::KERNEL,
+        &sample_draw::KERNEL,
+        &sample_final::KERNEL,
     ]);
     all
 }
