@@ -125,15 +125,21 @@ impl Sampling {
         }
         let invalid = |reason| Err(EngineError::InvalidRequest { reason });
         if let Some(id) = self.logit_bias.keys().find(|&&id| id >= n_valid) {
-            return invalid(format!("logit_bias has the token id {id}, and this model's ids end at {n_valid}"));
+            return invalid(format!(
+                "logit_bias has the token id {id}, and this model's ids end at {n_valid}"
+            ));
         }
         if !(1..=MAX_MATCH).contains(&self.dry_allowed_length) {
             let length = self.dry_allowed_length;
-            return invalid(format!("dry_allowed_length is {length}, which must be between 1 and {MAX_MATCH}"));
+            return invalid(format!(
+                "dry_allowed_length is {length}, which must be between 1 and {MAX_MATCH}"
+            ));
         }
         if self.dry_penalty_last_n < -1 {
             let n = self.dry_penalty_last_n;
-            return invalid(format!("dry_penalty_last_n is {n}; give a number of tokens, or -1 for all of them"));
+            return invalid(format!(
+                "dry_penalty_last_n is {n}; give a number of tokens, or -1 for all of them"
+            ));
         }
         Ok(())
     }
@@ -388,8 +394,14 @@ mod tests {
         assert_eq!(sampler(&[1, 2, 3, 0], &[1, 2], &dry), Some(3));
         // Nor does one token, a run across a breaker, or one beyond the window.
         assert_eq!(sampler(&[], &[0, 2, 3, 0, 1, 2], &dry), Some(3));
-        assert_eq!(sampler(&[], &[1, 2, 3, 0, 1, 2], &Sampling { dry_breakers: vec![1], ..dry.clone() }), Some(3));
-        assert_eq!(sampler(&[], &[1, 2, 3, 0, 1, 2], &Sampling { dry_penalty_last_n: 5, ..dry.clone() }), Some(3));
+        assert_eq!(
+            sampler(&[], &[1, 2, 3, 0, 1, 2], &Sampling { dry_breakers: vec![1], ..dry.clone() }),
+            Some(3)
+        );
+        assert_eq!(
+            sampler(&[], &[1, 2, 3, 0, 1, 2], &Sampling { dry_penalty_last_n: 5, ..dry.clone() }),
+            Some(3)
+        );
         // A longer run costs twice as much per token: 0.25 for two, 0.5 for three.
         let mild = Sampling { dry_multiplier: 0.25, ..dry };
         assert_eq!(sampler(&[], &[1, 2, 3, 0, 1, 2], &mild), Some(3));

@@ -8,7 +8,7 @@ use common::*;
 use pollster::block_on;
 use signbit_engine::device::{Device, GpuOptions};
 use signbit_engine::engine::{Engine, FinishReason, TokenRequest};
-use signbit_engine::session::{Session, Step, Want};
+use signbit_engine::session::{Choice, Session, Step, Want};
 use signbit_shaders::case::Rng;
 
 /// One hybrid with unequal head counts and one dense model.
@@ -183,19 +183,21 @@ fn a_stop_id_inside_a_submit_leaves_the_session_clean() {
             let (device, loaded, session) = engine.parts_mut().unwrap();
             let model = &loaded.model;
             let stop = [free[stop_at]];
-            let first = block_on(session.prefill(device, model, &ids, &stop, Want::Greedy)).unwrap();
+            let first =
+                block_on(session.prefill(device, model, &ids, &stop, Want::Token(Choice::Greedy))).unwrap();
             let mut sampled = first.ids;
             while sampled.last() != Some(&stop[0]) {
-                let step = block_on(session.decode(device, model, n_steps)).unwrap();
+                let step = block_on(session.decode(device, model, n_steps, Choice::Greedy)).unwrap();
                 assert_eq!(step.stopped, step.ids.last() == Some(&stop[0]));
                 sampled.extend(step.ids);
             }
             assert_eq!(sampled, free[..=stop_at], "{name}, {n_steps} steps a submit");
             // The stop token has not been read, and nothing after it.
             assert_eq!(session.ledger(), [&ids[..], &free[..stop_at]].concat());
-            assert!(block_on(session.decode(device, model, 1)).is_err());
+            assert!(block_on(session.decode(device, model, 1, Choice::Greedy)).is_err());
             // Going on with the stop token gives what an uninterrupted run gave.
-            let next = block_on(session.prefill(device, model, &stop, &[], Want::Greedy)).unwrap();
+            let next =
+                block_on(session.prefill(device, model, &stop, &[], Want::Token(Choice::Greedy))).unwrap();
             assert_eq!(next.ids, free[stop_at + 1..][..1], "{name}, {n_steps} steps a submit");
         }
     }
@@ -378,7 +380,9 @@ fn ids_outside_the_vocabulary_are_refused() {
     let vocab = engine.loaded().unwrap().model.config().vocab_size;
     let (device, loaded, session) = engine.parts_mut().unwrap();
     let mut refuse = |session: &mut Session, ids: &[u32]| {
-        block_on(session.prefill(device, &loaded.model, ids, &[], Want::Greedy)).unwrap_err().code()
+        block_on(session.prefill(device, &loaded.model, ids, &[], Want::Token(Choice::Greedy)))
+            .unwrap_err()
+            .code()
     };
     assert_eq!(refuse(session, &[1, vocab]), "invalid_request");
     assert_eq!(refuse(session, &[]), "invalid_request");

@@ -68,12 +68,9 @@ impl Scene {
         scene
     }
 
+    /// Replaces the settings.
     pub fn set(&mut self, settings: Settings) {
         self.words[1][..SETTINGS_WORDS as usize].copy_from_slice(bytemuck::cast_slice(&[settings]));
-    }
-
-    pub fn settings(&self) -> Settings {
-        Settings::of(&self.words[1])
     }
 
     /// Adds an id to the allowed ones.
@@ -87,14 +84,11 @@ impl Scene {
             1 << (id % 32);
     }
 
+    /// Replaces the first logits.
     pub fn set_logits(&mut self, logits: impl IntoIterator<Item = f32>) {
         for (word, logit) in self.words[0].iter_mut().zip(logits) {
             *word = logit.to_bits();
         }
-    }
-
-    pub fn logits(&self) -> &[f32] {
-        &bytemuck::cast_slice(&self.words[0])[..self.buffers.n_valid as usize]
     }
 
     /// Ids by position, up to the end of the step.
