@@ -508,6 +508,59 @@ test("the same seed gives the same text, and another seed another", async ({ pag
   expect(texts[0]).not.toBe(texts[2]);
 });
 
+test("log-probabilities have OpenAI's shape, whole and streamed", async ({ page, backend }) => {
+  const { whole, streamed, sampled, codes } = await page.evaluate(
+    async ({ backend, messages }) => {
+      const engine = await harness.openEngine(backend);
+      await engine.load("/tests/golden/tiny-geo/model.gguf");
+      const { create } = engine.chat.completions;
+      const params = { messages, temperature: 0, logprobs: true, top_logprobs: 3 };
+      const { choices } = await create(params);
+      const chunks = await Array.fromAsync(await create({ ...params, stream: true }));
+      const hot = await create({
+        messages,
+        temperature: 1.5,
+        seed: 3,
+        logprobs: true,
+        repetition_penalty: 1.2,
+        dry_multiplier: 0.8,
+        logit_bias: { 5: -100 },
+        max_tokens: 8,
+      });
+      const code = (error: unknown): string =>
+        error instanceof harness.signbit.EngineError ? error.code : String(error);
+      const refused = (extra: object): Promise<string> => create({ messages, ...extra }).then(() => "answered", code);
+      return {
+        whole: choices[0],
+        streamed: chunks.flatMap((chunk) => chunk.choices[0].logprobs?.content ?? []),
+        sampled: hot.choices[0].logprobs?.content ?? [],
+        codes: [
+          await refused({ top_logprobs: 3 }),
+          await refused({ logprobs: true, top_logprobs: 21 }),
+          await refused({ logit_bias: { 5: 101 } }),
+          await refused({ dry_base: 0 }),
+        ],
+      };
+    },
+    { backend, messages: FRANCE },
+  );
+  const content = whole.logprobs?.content ?? [];
+  const decoder = new TextDecoder();
+  expect(content.map(({ token }) => token).join("")).toBe(whole.message.content);
+  for (const { token, logprob, bytes, top_logprobs } of content) {
+    expect(decoder.decode(Uint8Array.from(bytes))).toBe(token);
+    expect(logprob).toBeLessThanOrEqual(0);
+    // The most likely token was taken.
+    expect(top_logprobs).toHaveLength(3);
+    expect(top_logprobs[0]).toEqual({ token, logprob, bytes });
+    expect(top_logprobs.reduce((sum, top) => sum + Math.exp(top.logprob), 0)).toBeLessThanOrEqual(1.0001);
+  }
+  expect(streamed).toEqual(content);
+  expect(sampled).not.toHaveLength(0);
+  expect(sampled.every(({ top_logprobs }) => top_logprobs.length === 0)).toBe(true);
+  expect(codes).toEqual(Array.from({ length: 4 }, () => "invalid_request"));
+});
+
 test("a device that drops a dispatch is not believed @webgpu", async ({ page }) => {
   const { answer, backend, notices, code } = await page.evaluate(async (messages) => {
     const options = { dropKernel: "rms_norm" };
@@ -674,7 +727,7 @@ test("OpenAI's other parameters are taken, or refused by name", async ({ page, b
         isNamed: completion.model !== "" && completion.model === (await loaded).name,
         refusals: [
           await refusal({ n: 2 }),
-          await refusal({ logprobs: true }),
+          await refusal({ response_format: { type: "json_object" } }),
           await refusal({ messages: [{ role: "user", content: () => "no data" }] }),
         ],
         after: (await create({ messages, temperature: 0 })).choices[0].message.content,
@@ -685,7 +738,7 @@ test("OpenAI's other parameters are taken, or refused by name", async ({ page, b
   expect(outcome.tokens).toBe(3);
   expect(outcome.isNamed).toBe(true);
   expect(outcome.refusals[0]).toMatch(/^invalid_request n is 2/);
-  expect(outcome.refusals[1]).toMatch(/^invalid_request .*logprobs/);
+  expect(outcome.refusals[1]).toMatch(/^invalid_request .*response_format/);
   expect(outcome.refusals[2]).toMatch(/^invalid_request it cannot be copied/);
   expect(outcome.after).toBe("The capital of France is Paris.");
 });

@@ -9,6 +9,7 @@ import type {
   GenerationRequest,
   GenerationStep,
   Message,
+  TokenLogprob,
   Tool,
   ToolCall,
 } from "./types.js";
@@ -49,9 +50,19 @@ const PARAMETERS: Readonly<Record<keyof ChatCompletionParams, true>> = {
   top_k: true,
   top_p: true,
   min_p: true,
+  top_n_sigma: true,
+  repetition_penalty: true,
   presence_penalty: true,
   frequency_penalty: true,
+  logit_bias: true,
+  dry_multiplier: true,
+  dry_base: true,
+  dry_allowed_length: true,
+  dry_penalty_last_n: true,
+  dry_sequence_breakers: true,
   seed: true,
+  logprobs: true,
+  top_logprobs: true,
   stop: true,
   ignore_stop: true,
   tools: true,
@@ -63,6 +74,11 @@ const PARAMETERS: Readonly<Record<keyof ChatCompletionParams, true>> = {
   stream_options: true,
   user: true,
 };
+
+/** Log-probabilities of the answer's tokens. */
+export interface ChatLogprobs {
+  readonly content: readonly TokenLogprob[];
+}
 
 /** Token counts in OpenAI's shape. */
 export interface ChatUsage {
@@ -90,6 +106,8 @@ export interface ChatCompletion {
         readonly reasoning_content?: string;
         readonly tool_calls?: readonly ToolCall[];
       };
+      /** Absent unless asked for. */
+      readonly logprobs?: ChatLogprobs;
       readonly finish_reason: FinishReason;
     },
   ];
@@ -111,7 +129,13 @@ export interface ChatCompletionChunk {
   readonly created: number;
   readonly model: string;
   readonly choices: readonly [
-    { readonly index: 0; readonly delta: ChatDelta; readonly finish_reason: FinishReason | null },
+    {
+      readonly index: 0;
+      readonly delta: ChatDelta;
+      /** Of the tokens of this chunk; absent where there are none or they were not asked for. */
+      readonly logprobs?: ChatLogprobs;
+      readonly finish_reason: FinishReason | null;
+    },
   ];
   /** Counts so far; final in the chunk that has a `finish_reason`. */
   readonly usage: ChatUsage;
@@ -154,7 +178,8 @@ export function chunkMapper(model: () => string): (step: GenerationStep) => Chat
     head ??= heading(model());
     const tool_calls = step.tool_calls.map((call, offset) => ({ ...openAiToolCall(call), index: toolCalls + offset }));
     toolCalls += tool_calls.length;
-    const isEmpty = step.content === "" && step.reasoning === "" && tool_calls.length === 0;
+    const isEmpty =
+      step.content === "" && step.reasoning === "" && tool_calls.length === 0 && step.logprobs.length === 0;
     if (isEmpty && step.finish_reason === null) {
       return undefined;
     }
@@ -168,7 +193,7 @@ export function chunkMapper(model: () => string): (step: GenerationStep) => Chat
     return {
       ...head,
       object: "chat.completion.chunk",
-      choices: [{ index: 0, delta, finish_reason: step.finish_reason }],
+      choices: [{ index: 0, delta, ...logprobsOf(step.logprobs), finish_reason: step.finish_reason }],
       usage: chatUsage(step.usage),
     };
   };
@@ -185,11 +210,13 @@ export async function collectCompletion(
   let finish_reason: FinishReason = "stop";
   let usage: EngineUsage = { prompt_tokens: 0, completion_tokens: 0, reasoning_tokens: 0, reused_tokens: 0 };
   const tool_calls: ToolCall[] = [];
+  const logprobs: TokenLogprob[] = [];
   for await (const step of steps) {
     head ??= heading(model());
     content += step.content;
     reasoning += step.reasoning;
     tool_calls.push(...step.tool_calls.map(openAiToolCall));
+    logprobs.push(...step.logprobs);
     finish_reason = step.finish_reason ?? finish_reason;
     usage = step.usage;
   }
@@ -205,11 +232,16 @@ export async function collectCompletion(
           ...(reasoning === "" ? {} : { reasoning_content: reasoning }),
           ...(tool_calls.length === 0 ? {} : { tool_calls }),
         },
+        ...logprobsOf(logprobs),
         finish_reason,
       },
     ],
     usage: chatUsage(usage),
   };
+}
+
+function logprobsOf(content: readonly TokenLogprob[]): { readonly logprobs?: ChatLogprobs } {
+  return content.length === 0 ? {} : { logprobs: { content } };
 }
 
 function openAiToolCall({ id, function: { name, arguments: value } }: GeneratedToolCall): ToolCall {

@@ -136,9 +136,30 @@ export interface GenerationOptions {
   readonly top_k?: number;
   readonly top_p?: number;
   readonly min_p?: number;
+  /** Keeps tokens whose logit is within this many standard deviations of the best; 0 keeps all. */
+  readonly top_n_sigma?: number;
+  /** Divides positive logits of tokens in prompt and answer, and multiplies negative ones; 1 does nothing. */
+  readonly repetition_penalty?: number;
   readonly presence_penalty?: number;
   readonly frequency_penalty?: number;
+  /** Added to the logits of token ids, each between -100 and 100. */
+  readonly logit_bias?: Readonly<Record<number, number>>;
+  /** What DRY subtracts from a token that would continue a repetition of the allowed length; 0 turns it off. */
+  readonly dry_multiplier?: number;
+  /** By how much that grows with each token of the repetition. */
+  readonly dry_base?: number;
+  /** The shortest repetition that is penalised. */
+  readonly dry_allowed_length?: number;
+  /** How many of the last tokens DRY looks at; -1 takes all. */
+  readonly dry_penalty_last_n?: number;
+  /** DRY sees no repetition across a token that contains one of these texts. */
+  readonly dry_sequence_breakers?: readonly string[];
+  /** The same seed gives the same tokens on the same device. */
   readonly seed?: number;
+  /** Gives the log-probability of each token of the answer. */
+  readonly logprobs?: boolean;
+  /** Gives those of so many of the most likely tokens as well, at most 20. */
+  readonly top_logprobs?: number;
   readonly stop?: readonly string[];
   /** Go on after the model's own end token. For measurements. */
   readonly ignore_stop?: boolean;
@@ -162,6 +183,20 @@ export interface EngineUsage {
   readonly reused_tokens: number;
 }
 
+/** A token and its natural log-probability in the model's own distribution, before any setting changes it. */
+export interface TopLogprob {
+  /** Bytes that are no whole character are replaced; `bytes` has them. */
+  readonly token: string;
+  readonly logprob: number;
+  readonly bytes: readonly number[];
+}
+
+/** A token of the answer. */
+export interface TokenLogprob extends TopLogprob {
+  /** The most likely tokens, as many as were asked for. */
+  readonly top_logprobs: readonly TopLogprob[];
+}
+
 /** Why a generation ended. */
 export type FinishReason = "stop" | "length" | "tool_calls";
 
@@ -173,6 +208,8 @@ export interface GenerationStep {
   readonly content: string;
   readonly reasoning: string;
   readonly ids: readonly number[];
+  /** Of the tokens of the answer, if they were asked for. Text that may be a stop text's beginning comes later than its tokens. */
+  readonly logprobs: readonly TokenLogprob[];
   readonly finish_reason: FinishReason | null;
   readonly tool_calls: readonly GeneratedToolCall[];
   readonly usage: EngineUsage;

@@ -188,6 +188,36 @@ pub struct SamplingArgs {
     /// Sample among tokens at least this likely relative to the most likely one
     #[arg(long, allow_hyphen_values = true)]
     pub min_p: Option<f32>,
+    /// Sample among tokens whose logit is within this many standard deviations of the best; 0 keeps all
+    #[arg(long, allow_hyphen_values = true)]
+    pub top_n_sigma: Option<f32>,
+    /// Divides positive logits of tokens that occurred, and multiplies negative ones; 1 does nothing
+    #[arg(long, allow_hyphen_values = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens that the reply already has
+    #[arg(long, allow_hyphen_values = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtracted from the logits once per occurrence in the reply
+    #[arg(long, allow_hyphen_values = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Add to the logit of a token; may be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Penalise tokens that would continue a repetition, by this at the allowed length; 0 does not
+    #[arg(long, allow_hyphen_values = true)]
+    pub dry_multiplier: Option<f32>,
+    /// By how much that grows with each token of the repetition
+    #[arg(long, allow_hyphen_values = true)]
+    pub dry_base: Option<f32>,
+    /// The shortest repetition that is penalised
+    #[arg(long)]
+    pub dry_allowed_length: Option<u32>,
+    /// Look for repetitions in this many of the last tokens; -1 takes all
+    #[arg(long, allow_hyphen_values = true)]
+    pub dry_penalty_last_n: Option<i32>,
+    /// A text across which there is no repetition; may be repeated
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub dry_sequence_breaker: Vec<String>,
     /// The same seed gives the same reply on the same device
     #[arg(long)]
     pub seed: Option<u64>,
@@ -216,6 +246,9 @@ pub struct GenerateArgs {
     /// How to generate
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    /// With --json: the log-probability of each token of the answer, and of this many of the most likely ones
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", requires = "json")]
+    pub logprobs: Option<u32>,
     /// Print JSON at the end instead of text as it comes
     #[arg(long)]
     pub json: bool,
@@ -426,6 +459,11 @@ fn whole_blocks(text: &str) -> Result<u32, String> {
         Ok(value) if value > 0 && value % 128 == 0 => Ok(value),
         _ => Err("a row is made of blocks of 128".to_owned()),
     }
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let parsed = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse().ok()?)));
+    parsed.ok_or_else(|| "a logit bias is a token id, =, and a number, such as 42=-1.5".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -1,13 +1,17 @@
 //! Generation in text: a conversation in, pieces of an answer out.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use signbit_tokenizer::{
-    Channel, Detokenizer, Message, RenderOptions, Rendered, ThinkFilter, ToolCall, parse_tool_calls,
+    Channel, Detokenizer, Message, RenderOptions, Rendered, ThinkFilter, Tokenizer, ToolCall,
+    parse_tool_calls,
 };
 
 use crate::engine::{Engine, FinishReason, Generation, TokenRequest};
 use crate::error::EngineError;
 use crate::sampler::Sampling;
+use crate::session::TokenLogprobs;
 
 /// What to generate. Exactly one of `messages`, `prompt` and `ids` is given.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -40,25 +44,110 @@ pub struct ChatRequest {
     /// See [`Sampling`].
     pub min_p: Option<f32>,
     /// See [`Sampling`].
+    pub top_n_sigma: Option<f32>,
+    /// See [`Sampling`].
+    pub repetition_penalty: Option<f32>,
+    /// See [`Sampling`].
     pub presence_penalty: Option<f32>,
     /// See [`Sampling`].
     pub frequency_penalty: Option<f32>,
     /// See [`Sampling`].
+    pub logit_bias: BTreeMap<u32, f32>,
+    /// See [`Sampling`].
+    pub dry_multiplier: Option<f32>,
+    /// See [`Sampling`].
+    pub dry_base: Option<f32>,
+    /// See [`Sampling`].
+    pub dry_allowed_length: Option<u32>,
+    /// See [`Sampling`].
+    pub dry_penalty_last_n: Option<i32>,
+    /// DRY sees no repetition across a token that has one of these texts in it.
+    pub dry_sequence_breakers: Option<Vec<String>>,
+    /// See [`Sampling`].
     pub seed: Option<u64>,
+    /// Give the log-probability of each token of the answer.
+    pub logprobs: bool,
+    /// Give those of so many of the most likely tokens as well.
+    pub top_logprobs: Option<u32>,
 }
 
+/// llama.cpp's.
+const DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
 impl ChatRequest {
-    fn sampling(&self) -> Sampling {
+    fn sampling(&self, tokenizer: &Tokenizer) -> Sampling {
         let default = Sampling::default();
-        Sampling {
+        let mut sampling = Sampling {
             temperature: self.temperature.unwrap_or(default.temperature),
             top_k: self.top_k.unwrap_or(default.top_k),
             top_p: self.top_p.unwrap_or(default.top_p),
             min_p: self.min_p.unwrap_or(default.min_p),
             presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),
+            top_n_sigma: self.top_n_sigma.unwrap_or(default.top_n_sigma),
+            repetition_penalty: self.repetition_penalty.unwrap_or(default.repetition_penalty),
+            logit_bias: self.logit_bias.clone(),
+            dry_multiplier: self.dry_multiplier.unwrap_or(default.dry_multiplier),
+            dry_base: self.dry_base.unwrap_or(default.dry_base),
+            dry_allowed_length: self.dry_allowed_length.unwrap_or(default.dry_allowed_length),
+            dry_penalty_last_n: self.dry_penalty_last_n.unwrap_or(default.dry_penalty_last_n),
+            dry_breakers: Vec::new(),
             seed: self.seed.unwrap_or(default.seed),
+        };
+        if sampling.has_dry() {
+            let default = || DRY_SEQUENCE_BREAKERS.map(str::to_owned).to_vec();
+            let texts = self.dry_sequence_breakers.clone().unwrap_or_else(default);
+            let has = |id: u32, text: &String| {
+                let bytes = tokenizer.token_bytes(id);
+                !text.is_empty() && bytes.windows(text.len()).any(|part| part == text.as_bytes())
+            };
+            let ids = 0..tokenizer.vocab_size() as u32;
+            sampling.dry_breakers = ids.filter(|&id| texts.iter().any(|text| has(id, text))).collect();
         }
+        sampling
+    }
+
+    /// How many of the most likely tokens to give the log-probabilities of, besides that of the token itself.
+    fn logprobs(&self) -> Result<Option<u32>, EngineError> {
+        if self.top_logprobs.is_some_and(|n| n > 0) && !self.logprobs {
+            let reason = "top_logprobs is given without logprobs; set logprobs to true as well".to_owned();
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        Ok(self.logprobs.then(|| self.top_logprobs.unwrap_or(0)))
+    }
+}
+
+/// A token with its log-probability in the model's own distribution, in the shape of the OpenAI API.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopLogprob {
+    /// Its text; bytes that are no whole character are replaced.
+    pub token: String,
+    /// The natural logarithm of its probability.
+    pub logprob: f32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A token of the answer with its log-probability and those of the most likely ones.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChatLogprob {
+    /// The token.
+    #[serde(flatten)]
+    pub token: TopLogprob,
+    /// The most likely tokens, as many as were asked for.
+    pub top_logprobs: Vec<TopLogprob>,
+}
+
+impl TopLogprob {
+    fn new(tokenizer: &Tokenizer, id: u32, logprob: f32) -> Self {
+        Self { token: tokenizer.decode(&[id]), logprob, bytes: tokenizer.token_bytes(id).to_vec() }
+    }
+}
+
+impl ChatLogprob {
+    fn new(tokenizer: &Tokenizer, found: &TokenLogprobs) -> Self {
+        let top = found.top.iter().map(|&(id, logprob)| TopLogprob::new(tokenizer, id, logprob));
+        Self { token: TopLogprob::new(tokenizer, found.id, found.logprob), top_logprobs: top.collect() }
     }
 }
 
@@ -88,6 +177,8 @@ pub struct ChatDelta {
     pub reasoning: String,
     /// New ids, a stop id included.
     pub ids: Vec<u32>,
+    /// Log-probabilities at the new tokens of the answer, if they were asked for.
+    pub logprobs: Vec<ChatLogprob>,
     /// Set by the last delta.
     pub finish_reason: Option<FinishReason>,
     /// Calls found in the answer, in the last delta.
@@ -121,8 +212,9 @@ impl Engine {
 
     /// Prepares a reply. Nothing is computed before the first [`Engine::step_chat`].
     pub fn start_chat(&mut self, request: ChatRequest) -> Result<ChatGeneration, EngineError> {
-        let sampling = request.sampling();
         let loaded = self.loaded()?;
+        let sampling = request.sampling(&loaded.tokenizer);
+        let logprobs = request.logprobs()?;
         let stop_ids = if request.ignore_stop { Vec::new() } else { loaded.tokenizer.stop_ids().to_vec() };
         let (prompt, reasoning_open) = match (request.messages, request.prompt, request.ids) {
             (Some(messages), None, None) => {
@@ -148,6 +240,7 @@ impl Engine {
             prompt,
             max_tokens: request.max_tokens,
             sampling,
+            logprobs,
             stop_ids: stop_ids.clone(),
         })?;
         let usage = Usage {
@@ -211,7 +304,7 @@ impl Engine {
         delta: &mut ChatDelta,
     ) -> Result<(), EngineError> {
         let tokenizer = &self.loaded()?.tokenizer;
-        for &id in ids {
+        for (i, &id) in ids.iter().enumerate() {
             if chat.answer.stopped {
                 break;
             }
@@ -220,7 +313,11 @@ impl Engine {
             if chat.stop_ids.contains(&id) {
                 break;
             }
-            chat.usage.reasoning_tokens += u32::from(chat.thoughts.in_reasoning());
+            if chat.thoughts.in_reasoning() {
+                chat.usage.reasoning_tokens += 1;
+            } else if let Some(found) = chat.generation.logprobs().get(i) {
+                delta.logprobs.push(ChatLogprob::new(tokenizer, found));
+            }
             let text = chat.detokenizer.push(tokenizer, id);
             let pieces = chat.thoughts.push(&text);
             chat.emit(pieces, delta);

@@ -1,13 +1,15 @@
 //! One device with at most one resident model, and generation over it, in tokens.
 
+use signbit_shaders::sampling::{IN_PROMPT, MAX_TOP, SETTINGS_WORDS, Settings, set_words};
+
 use crate::check::probe;
 use crate::clock::{Pace, now_ms};
 use crate::device::{Counters, Device, DeviceInfo};
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
-use crate::model::{MAX_STEPS_PER_SUBMIT, ModelOptions};
-use crate::sampler::{Sampler, Sampling};
-use crate::session::{Session, Step, Want};
+use crate::model::{MAX_STEPS_PER_SUBMIT, Model, ModelOptions};
+use crate::sampler::Sampling;
+use crate::session::{Choice, Session, Step, TokenLogprobs, Want};
 use crate::tuning::{Choose, Tuning, tune};
 
 /// A slice of prefill should take no longer than this.
@@ -47,6 +49,8 @@ pub struct TokenRequest {
     pub max_tokens: Option<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Give the log-probability of each token, and those of so many of the most likely ones.
+    pub logprobs: Option<u32>,
     /// Ids that end the reply.
     pub stop_ids: Vec<u32>,
 }
@@ -76,9 +80,13 @@ pub struct Generation {
     n_reused: usize,
     n_generated: u32,
     max_tokens: u32,
-    sampler: Option<Sampler>,
-    /// The sampled token that a host-sampled generation reads next.
-    next_id: Option<u32>,
+    /// Tokens of the prompt as it was given, before [`Engine::force`] made it longer.
+    prompt_len: usize,
+    choice: Choice,
+    /// Only some ids may follow, which the caller says before each token.
+    is_masked: bool,
+    /// Of the last step's tokens, if they were asked for.
+    logprobs: Vec<TokenLogprobs>,
     finished: Option<FinishReason>,
 }
 
@@ -111,6 +119,11 @@ impl Generation {
     /// Lets the next steps generate at most `n` tokens each.
     pub fn limit_steps(&mut self, n: u32) {
         self.step_limit = n.max(1);
+    }
+
+    /// Log-probabilities at the tokens of the last step, if they were asked for.
+    pub fn logprobs(&self) -> &[TokenLogprobs] {
+        &self.logprobs
     }
 
     /// Set once nothing more comes.
@@ -264,8 +277,12 @@ impl Engine {
 
     /// Prepares a generation. Nothing is computed before the first [`Engine::step`].
     pub fn start(&mut self, request: TokenRequest) -> Result<Generation, EngineError> {
-        request.sampling.validate()?;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        request.sampling.validate(resident.loaded.model.n_valid())?;
+        if let Some(n) = request.logprobs.filter(|&n| n > MAX_TOP) {
+            let reason = format!("{n} most likely tokens were asked for, and {MAX_TOP} is the most");
+            return Err(EngineError::InvalidRequest { reason });
+        }
         let context_length = resident.loaded.model.context_length() as usize;
         let prompt_tokens = request.prompt.len();
         if prompt_tokens == 0 {
@@ -284,7 +301,15 @@ impl Engine {
         // The last generated token need not be read, hence one more than the context has room for.
         let room = (context_length - prompt_tokens + 1) as u32;
         let max_tokens = request.max_tokens.unwrap_or(u32::MAX).min(room);
-        let sampler = (!request.sampling.is_greedy()).then(|| Sampler::new(request.sampling));
+        let is_greedy = request.sampling.is_greedy() && request.logprobs.is_none();
+        let choice = if is_greedy {
+            Choice::Greedy
+        } else {
+            Choice::Sample { dry: request.sampling.has_dry(), logprobs: request.logprobs }
+        };
+        if choice != Choice::Greedy {
+            write_sampling(&mut self.device, &resident.loaded.model, &request)?;
+        }
         let finished = (max_tokens == 0).then_some(FinishReason::Length);
         resident.generation += 1;
         Ok(Generation {
@@ -295,8 +320,10 @@ impl Engine {
             n_reused,
             n_generated: 0,
             max_tokens,
-            sampler,
-            next_id: None,
+            prompt_len: prompt_tokens,
+            choice,
+            is_masked: false,
+            logprobs: Vec::new(),
             finished,
         })
     }
@@ -308,14 +335,15 @@ impl Engine {
             return Ok(Vec::new());
         }
         if self.resident()?.generation != generation.number {
-            let reason = "another generation was started since".to_owned();
-            return Err(EngineError::InvalidRequest { reason });
+            return Err(outdated());
         }
-        let ids = if generation.has_read_prompt() {
+        let step = if generation.has_read_prompt() {
             self.decode_slice(generation).await?
         } else {
             self.prefill_slice(generation).await?
         };
+        generation.logprobs = step.logprobs;
+        let ids = step.ids;
         generation.n_generated += ids.len() as u32;
         if ids.last().is_some_and(|id| generation.request.stop_ids.contains(id)) {
             generation.end(FinishReason::Stop);
@@ -331,32 +359,78 @@ impl Engine {
             let reason = "the prompt has not been read".to_owned();
             return Err(EngineError::InvalidRequest { reason });
         }
-        let resident = self.resident()?;
+        let resident = self.resident.as_ref().ok_or_else(no_model)?;
         let ledger = resident.session.ledger();
-        let pending = generation.next_id.take().or(resident.session.pending());
+        let pending = resident.session.pending();
         generation.n_read = ledger.len();
-        generation.request.prompt =
-            ledger.iter().copied().chain(pending).chain(ids.iter().copied()).collect();
+        let prompt: Vec<u32> = ledger.iter().copied().chain(pending).chain(ids.iter().copied()).collect();
         generation.n_generated += ids.len() as u32;
         let context_length = resident.loaded.model.context_length() as usize;
-        if generation.n_generated >= generation.max_tokens || generation.request.prompt.len() > context_length
-        {
+        if generation.n_generated >= generation.max_tokens || prompt.len() > context_length {
             generation.end(FinishReason::Length);
+        } else if generation.choice != Choice::Greedy {
+            let history = resident.loaded.model.io().sampling.history;
+            let (given, reply) = prompt.split_at(generation.prompt_len.min(prompt.len()));
+            for &id in ids.iter().filter(|&&id| id < history.vocab) {
+                let n = reply.iter().filter(|&&other| other == id).count() as u32;
+                let count = if given.contains(&id) { n | IN_PROMPT } else { n };
+                self.device.write(history.buffer, (history.counts() + id).into(), &[count])?;
+            }
+            let start = u64::from(history.ledger()) + (prompt.len() - ids.len()) as u64;
+            self.device.write(history.buffer, start, ids)?;
         }
+        generation.request.prompt = prompt;
         Ok(())
     }
 
-    async fn prefill_slice(&mut self, generation: &mut Generation) -> Result<Vec<u32>, EngineError> {
+    /// Lets only some ids be sampled from now on: a bit per id, the lowest first. With such a set a step
+    /// gives one token, so that the next can have another; `None` allows all again.
+    pub fn set_allowed(
+        &mut self,
+        generation: &mut Generation,
+        allowed: Option<&[u32]>,
+    ) -> Result<(), EngineError> {
+        let resident = self.resident.as_ref().ok_or_else(no_model)?;
+        if resident.generation != generation.number {
+            return Err(outdated());
+        }
+        let sampling = resident.loaded.model.io().sampling;
+        if allowed.is_some() && generation.choice == Choice::Greedy {
+            write_sampling(&mut self.device, &resident.loaded.model, &generation.request)?;
+            generation.choice = Choice::Sample { dry: false, logprobs: None };
+        }
+        if let Some(words) = allowed {
+            let n_words = set_words(sampling.n_valid);
+            if words.len() != n_words as usize {
+                let reason =
+                    format!("the set of allowed ids has {} words, and {n_words} are needed", words.len());
+                return Err(EngineError::InvalidRequest { reason });
+            }
+            let rest = sampling.n_valid % 32;
+            let last = if rest == 0 { u32::MAX } else { (1 << rest) - 1 };
+            let is_empty =
+                words.iter().rev().enumerate().all(|(i, w)| w & if i == 0 { last } else { u32::MAX } == 0);
+            if is_empty {
+                let reason = "the set of allowed ids is empty, so that no token can follow".to_owned();
+                return Err(EngineError::InvalidRequest { reason });
+            }
+            self.device.write(sampling.settings.buffer, SETTINGS_WORDS.into(), words)?;
+        }
+        generation.is_masked = allowed.is_some();
+        if generation.choice == Choice::Greedy {
+            return Ok(());
+        }
+        let has_allowed = std::mem::offset_of!(Settings, has_allowed) as u64 / 4;
+        self.device.write(sampling.settings.buffer, has_allowed, &[generation.is_masked.into()])
+    }
+
+    async fn prefill_slice(&mut self, generation: &mut Generation) -> Result<Step, EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
         let (model, prompt) = (&resident.loaded.model, &generation.request.prompt);
         let size = resident.prefill_pace.size() as usize;
         let end = prompt.len().min(generation.n_read + size);
         let ids = &prompt[generation.n_read..end];
-        let want = match &generation.sampler {
-            _ if end < prompt.len() => Want::Nothing,
-            None => Want::Greedy,
-            Some(_) => Want::Logits,
-        };
+        let want = if end < prompt.len() { Want::Nothing } else { Want::Token(generation.choice) };
         let start = now_ms();
         let session = &mut resident.session;
         let step = session.prefill(&mut self.device, model, ids, &generation.request.stop_ids, want).await?;
@@ -364,44 +438,60 @@ impl Engine {
             resident.prefill_pace.learn(now_ms() - start);
         }
         generation.n_read = end;
-        generation.take(step, model.n_valid(), resident.session.ledger().len())
+        Ok(step)
     }
 
-    async fn decode_slice(&mut self, generation: &mut Generation) -> Result<Vec<u32>, EngineError> {
+    async fn decode_slice(&mut self, generation: &mut Generation) -> Result<Step, EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let left = generation.max_tokens - generation.n_generated;
+        let most = if generation.is_masked { 1 } else { generation.step_limit };
+        let size = resident.decode_pace.size();
+        let start = now_ms();
         let (model, session) = (&resident.loaded.model, &mut resident.session);
-        let step = match generation.next_id {
-            Some(id) => session.decode_logits(&mut self.device, model, id).await?,
-            None => {
-                let left = generation.max_tokens - generation.n_generated;
-                let size = resident.decode_pace.size();
-                let start = now_ms();
-                let step = session
-                    .decode(&mut self.device, model, size.min(left).min(generation.step_limit))
-                    .await?;
-                if step.ids.len() as u32 == size {
-                    resident.decode_pace.learn(now_ms() - start);
-                }
-                step
-            }
-        };
-        generation.take(step, model.n_valid(), resident.session.ledger().len())
+        let step =
+            session.decode(&mut self.device, model, size.min(left).min(most), generation.choice).await?;
+        if step.ids.len() as u32 == size {
+            resident.decode_pace.learn(now_ms() - start);
+        }
+        Ok(step)
     }
 }
 
-impl Generation {
-    /// The ids of a step; samples one on the host if that is how this generation goes.
-    fn take(&mut self, step: Step, n_valid: u32, position: usize) -> Result<Vec<u32>, EngineError> {
-        let Some(sampler) = &mut self.sampler else { return Ok(step.ids) };
-        if step.logits.is_empty() {
-            return Ok(Vec::new());
+/// Writes what the device needs to know of a request before it samples.
+fn write_sampling(device: &mut Device, model: &Model, request: &TokenRequest) -> Result<(), EngineError> {
+    let (sampling, buffers) = (&request.sampling, model.io().sampling);
+    let settings = sampling.settings(request.prompt.len() as u32);
+    device.write(buffers.settings.buffer, 0, bytemuck::cast_slice(&[settings]))?;
+    let vocab = buffers.history.vocab as usize;
+    if !sampling.logit_bias.is_empty() {
+        let mut bias = vec![0u32; vocab];
+        for (&id, value) in &sampling.logit_bias {
+            bias.get_mut(id as usize).into_iter().for_each(|word| *word = value.to_bits());
         }
-        let id = sampler
-            .sample(&step.logits, n_valid)
-            .ok_or(EngineError::UnusableLogits { position: position.saturating_sub(1) as u32 })?;
-        self.next_id = Some(id);
-        Ok(vec![id])
+        device.write(buffers.bias.buffer, 0, &bias)?;
     }
+    if sampling.has_penalties() {
+        let mut counts = vec![0u32; vocab];
+        for &id in &request.prompt {
+            counts.get_mut(id as usize).into_iter().for_each(|count| *count = IN_PROMPT);
+        }
+        device.write(buffers.history.buffer, buffers.history.counts().into(), &counts)?;
+    }
+    if sampling.has_dry() {
+        let mut breakers = vec![0u32; set_words(buffers.n_valid) as usize];
+        for &id in sampling.dry_breakers.iter().filter(|&&id| id < buffers.n_valid) {
+            breakers[id as usize / 32] |= 1 << (id % 32);
+        }
+        let start = SETTINGS_WORDS + set_words(buffers.n_valid);
+        device.write(buffers.settings.buffer, start.into(), &breakers)?;
+        device.write(buffers.repeats.buffer, 0, &vec![0; vocab])?;
+        device.write(buffers.history.buffer, buffers.history.ledger().into(), &request.prompt)?;
+    }
+    Ok(())
+}
+
+fn outdated() -> EngineError {
+    EngineError::InvalidRequest { reason: "another generation was started since".to_owned() }
 }
 
 /// Feeds whole parts to a loader: headers first where the model is split.

@@ -3,10 +3,11 @@
 use std::ops::RangeInclusive;
 
 use signbit_shaders::State;
+use signbit_shaders::sampling::MAX_TOP;
 
 use crate::device::{Device, Plan, Read};
 use crate::error::EngineError;
-use crate::model::{MAX_STEPS_PER_SUBMIT, Model};
+use crate::model::{MAX_STEPS_PER_SUBMIT, Model, Plans};
 
 /// The tokens that the model's caches match.
 #[derive(Debug, Default)]
@@ -23,12 +24,59 @@ pub struct Session {
 pub enum Want {
     /// Nothing: more of the prompt follows.
     Nothing,
-    /// The most likely next token, which decode goes on from.
-    Greedy,
-    /// Logits of the last row, for sampling on the host.
+    /// The next token, which decode goes on from.
+    Token(Choice),
+    /// Logits of the last row.
     Logits,
     /// Logits of every row.
     AllLogits,
+}
+
+/// Which plans choose a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The most likely one.
+    #[default]
+    Greedy,
+    /// The one that the settings on the device choose.
+    Sample {
+        /// Look for repetitions.
+        dry: bool,
+        /// Give the token's log-probability and those of so many of the most likely ones.
+        logprobs: Option<u32>,
+    },
+}
+
+impl Choice {
+    fn plans(self, plans: &Plans) -> Vec<&Plan> {
+        let sample = &plans.sample;
+        match self {
+            Self::Greedy => vec![&plans.greedy],
+            Self::Sample { dry, logprobs } => {
+                let dry = dry.then_some(&sample.dry);
+                let top = logprobs.is_some_and(|n| n > 0).then_some(&sample.top);
+                dry.into_iter().chain([&sample.adjust]).chain(top).chain([&sample.draw]).collect()
+            }
+        }
+    }
+
+    fn logprobs(self) -> Option<u32> {
+        match self {
+            Self::Greedy => None,
+            Self::Sample { logprobs, .. } => logprobs,
+        }
+    }
+}
+
+/// Log-probabilities at one token, in the model's own distribution: before bias, penalties, temperature and filters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token.
+    pub id: u32,
+    /// Its natural logarithm.
+    pub logprob: f32,
+    /// The most likely tokens, as many as were asked for.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// What a step yielded.
@@ -36,6 +84,8 @@ pub enum Want {
 pub struct Step {
     /// Ids sampled on the device, a stop id included.
     pub ids: Vec<u32>,
+    /// Log-probabilities at each id, if they were wanted.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Whether a stop id was sampled.
     pub stopped: bool,
     /// Logits, if they were wanted: [rows, V].
@@ -87,9 +137,10 @@ impl Session {
         let mut reads = vec![Read::State];
         match want {
             Want::Nothing => {}
-            Want::Greedy => {
-                run.extend([&plans.head, &plans.greedy]);
-                reads.push(all_words(model.io().generated));
+            Want::Token(choice) => {
+                run.push(&plans.head);
+                run.extend(choice.plans(plans));
+                reads.extend(chosen(model, choice));
             }
             Want::Logits => {
                 run.push(&plans.head);
@@ -107,11 +158,21 @@ impl Session {
         device.write(model.io().tokens.buffer, 0, ids)?;
         device.write_state(&self.state(n, stop_ids)?);
         let results = device.run(&run, &reads).await?;
-        self.finish(ids.to_vec(), results, (want == Want::Greedy).then_some(n..=n))
+        let moved = match want {
+            Want::Token(choice) => Some((n..=n, choice)),
+            _ => None,
+        };
+        self.finish(ids.to_vec(), results, moved)
     }
 
     /// Generates up to `n` tokens on the device, going on from the one it sampled last.
-    pub async fn decode(&mut self, device: &mut Device, model: &Model, n: u32) -> Result<Step, EngineError> {
+    pub async fn decode(
+        &mut self,
+        device: &mut Device,
+        model: &Model,
+        n: u32,
+        choice: Choice,
+    ) -> Result<Step, EngineError> {
         let pending = self.pending.ok_or_else(|| EngineError::InvalidRequest {
             reason: "there is no sampled token to go on from".to_owned(),
         })?;
@@ -119,10 +180,14 @@ impl Session {
         let room = model.context_length() - self.ledger.len() as u32;
         let n = n.clamp(1, MAX_STEPS_PER_SUBMIT).min(room);
         let plans = model.plans();
-        let run: Vec<&Plan> = (0..n).flat_map(|_| [&plans.decode, &plans.head, &plans.greedy]).collect();
+        let mut step = vec![&plans.decode, &plans.head];
+        step.extend(choice.plans(plans));
+        let run = step.repeat(n as usize);
+        let mut reads = vec![Read::State];
+        reads.extend(chosen(model, choice));
         self.torn = true;
-        let results = device.run(&run, &[Read::State, all_words(model.io().generated)]).await?;
-        self.finish(vec![pending], results, Some(1..=n))
+        let results = device.run(&run, &reads).await?;
+        self.finish(vec![pending], results, Some((1..=n, choice)))
     }
 
     /// Reads one token and gives the logits after it.
@@ -175,13 +240,13 @@ impl Session {
 
     /// Enters what was read into the ledger and takes the results apart.
     ///
-    /// `moved` says by how much the device may have moved the position while it sampled; without
-    /// it the results are logits.
+    /// `moved` says by how much the device may have moved the position while it sampled, and how it
+    /// chose; without it the results are logits.
     fn finish(
         &mut self,
         read: Vec<u32>,
         results: Vec<Vec<u32>>,
-        moved: Option<RangeInclusive<u32>>,
+        moved: Option<(RangeInclusive<u32>, Choice)>,
     ) -> Result<Step, EngineError> {
         let mut results = results.into_iter();
         let state: State = results
@@ -196,28 +261,53 @@ impl Session {
             return Err(EngineError::UnusableLogits { position: state.position });
         }
         let n_moved = state.position.wrapping_sub(before);
-        if moved.as_ref().is_some_and(|range| !range.contains(&n_moved)) {
+        if moved.as_ref().is_some_and(|(range, _)| !range.contains(&n_moved)) {
             // A submit that the device dropped must not pass for a result.
             let reason = format!("position {} follows {before}: a submit had no effect", state.position);
             return Err(EngineError::Device { reason });
         }
         let mut step = Step { stopped: state.done == State::DONE_STOP, ..Step::default() };
-        if moved.is_none() {
-            step.logits = bytemuck::cast_vec(words);
-        } else {
+        if let Some((_, choice)) = moved {
             // Every sampled token but the last has been read as well.
             let n_sampled = n_moved - (self.ledger.len() as u32 - before) + 1;
-            let len = words.len() as u32;
             let first = state.step.wrapping_sub(n_sampled);
-            step.ids = (0..n_sampled)
-                .filter_map(|i| words.get((first.wrapping_add(i) % len) as usize).copied())
-                .collect();
+            let slots = || (0..n_sampled).map(|i| first.wrapping_add(i) % MAX_STEPS_PER_SUBMIT);
+            step.ids = slots().filter_map(|slot| words.get(slot as usize).copied()).collect();
+            if let Some(n_top) = choice.logprobs() {
+                let (found, ids) = (results.next().unwrap_or_default(), results.next().unwrap_or_default());
+                step.logprobs = slots()
+                    .zip(&step.ids)
+                    .map(|(slot, &id)| token_logprobs(id, &found, &ids, slot as usize, n_top as usize))
+                    .collect();
+            }
             self.ledger.extend(step.ids.iter().take(step.ids.len().saturating_sub(1)));
             self.pending = step.ids.last().copied().filter(|_| !step.stopped);
+        } else {
+            step.logits = bytemuck::cast_vec(words);
         }
         self.torn = false;
         Ok(step)
     }
+}
+
+/// What to read back after tokens were chosen.
+fn chosen(model: &Model, choice: Choice) -> Vec<Read> {
+    let io = model.io();
+    let mut reads = vec![all_words(io.generated)];
+    if choice.logprobs().is_some() {
+        reads.extend([all_words(io.sampling.logprobs), all_words(io.sampling.top_ids)]);
+    }
+    reads
+}
+
+/// The log-probabilities in row `slot` of what the device found: [G, 1 + MAX_TOP] of f32, and [G, MAX_TOP] ids.
+fn token_logprobs(id: u32, found: &[u32], ids: &[u32], slot: usize, n_top: usize) -> TokenLogprobs {
+    let n = MAX_TOP as usize;
+    let mut row = found.iter().skip(slot * (n + 1)).map(|&word| f32::from_bits(word));
+    let logprob = row.next().unwrap_or(f32::NAN);
+    let top =
+        ids.iter().skip(slot * n).copied().zip(row).take(n_top).filter(|&(id, _)| id != u32::MAX).collect();
+    TokenLogprobs { id, logprob, top }
 }
 
 fn all_words(tensor: signbit_shaders::Tensor) -> Read {

@@ -8,7 +8,7 @@ use common::*;
 use pollster::block_on;
 use signbit_engine::device::{Device, GpuOptions};
 use signbit_engine::engine::{Engine, FinishReason, TokenRequest};
-use signbit_engine::session::{Session, Step, Want};
+use signbit_engine::session::{Choice, Session, Step, Want};
 use signbit_shaders::case::Rng;
 
 /// One hybrid with unequal head counts and one dense model.
@@ -183,19 +183,21 @@ fn a_stop_id_inside_a_submit_leaves_the_session_clean() {
             let (device, loaded, session) = engine.parts_mut().unwrap();
             let model = &loaded.model;
             let stop = [free[stop_at]];
-            let first = block_on(session.prefill(device, model, &ids, &stop, Want::Greedy)).unwrap();
+            let first =
+                block_on(session.prefill(device, model, &ids, &stop, Want::Token(Choice::Greedy))).unwrap();
             let mut sampled = first.ids;
             while sampled.last() != Some(&stop[0]) {
-                let step = block_on(session.decode(device, model, n_steps)).unwrap();
+                let step = block_on(session.decode(device, model, n_steps, Choice::Greedy)).unwrap();
                 assert_eq!(step.stopped, step.ids.last() == Some(&stop[0]));
                 sampled.extend(step.ids);
             }
             assert_eq!(sampled, free[..=stop_at], "{name}, {n_steps} steps a submit");
             // The stop token has not been read, and nothing after it.
             assert_eq!(session.ledger(), [&ids[..], &free[..stop_at]].concat());
-            assert!(block_on(session.decode(device, model, 1)).is_err());
+            assert!(block_on(session.decode(device, model, 1, Choice::Greedy)).is_err());
             // Going on with the stop token gives what an uninterrupted run gave.
-            let next = block_on(session.prefill(device, model, &stop, &[], Want::Greedy)).unwrap();
+            let next =
+                block_on(session.prefill(device, model, &stop, &[], Want::Token(Choice::Greedy))).unwrap();
             assert_eq!(next.ids, free[stop_at + 1..][..1], "{name}, {n_steps} steps a submit");
         }
     }
@@ -325,29 +327,6 @@ fn a_nan_in_cache_or_state_is_an_error_and_a_reset_cures_it() {
 }
 
 #[test]
-fn sampling_on_the_host_is_reproducible_and_greedy_at_zero() {
-    use signbit_engine::sampler::Sampling;
-    let _gpu = one_at_a_time();
-    let mut engine = load(gpu(), MODELS[0]);
-    let ids = random_ids(&engine, 10, 30);
-    let run = |engine: &mut Engine, sampling| {
-        let request =
-            TokenRequest { prompt: ids.clone(), max_tokens: Some(12), sampling, ..TokenRequest::default() };
-        generate(engine, request)
-    };
-    let hot = |seed| Sampling { temperature: 3.0, seed, ..Sampling::default() };
-    let a = run(&mut engine, hot(1));
-    assert_eq!(a, run(&mut engine, hot(1)));
-    assert_ne!(a, run(&mut engine, hot(2)));
-    // Top-k of one through the host's sampler is what the device's argmax gives.
-    let greedy_on_device = greedy(&mut engine, &ids, 12);
-    assert_eq!(
-        run(&mut engine, Sampling { temperature: 1.0, top_k: 1, ..Sampling::default() }),
-        greedy_on_device
-    );
-}
-
-#[test]
 fn a_lost_device_is_an_error_at_once_and_a_new_one_works() {
     let _gpu = one_at_a_time();
     let mut engine = load(gpu(), MODELS[0]);
@@ -370,7 +349,9 @@ fn ids_outside_the_vocabulary_are_refused() {
     let vocab = engine.loaded().unwrap().model.config().vocab_size;
     let (device, loaded, session) = engine.parts_mut().unwrap();
     let mut refuse = |session: &mut Session, ids: &[u32]| {
-        block_on(session.prefill(device, &loaded.model, ids, &[], Want::Greedy)).unwrap_err().code()
+        block_on(session.prefill(device, &loaded.model, ids, &[], Want::Token(Choice::Greedy)))
+            .unwrap_err()
+            .code()
     };
     assert_eq!(refuse(session, &[1, vocab]), "invalid_request");
     assert_eq!(refuse(session, &[]), "invalid_request");

@@ -43,6 +43,25 @@ impl State {
     pub const DONE_STOP: u32 = 1;
     /// The logits were not finite, or all equal.
     pub const DONE_UNUSABLE_LOGITS: u32 = 2;
+
+    /// The logits are not usable; the Rust side of `refuse` in `common/advance.wgsl`.
+    pub(crate) fn refuse(&mut self) {
+        self.done = Self::DONE_UNUSABLE_LOGITS;
+        self.n_tokens = 0;
+    }
+
+    /// `token` was sampled: it is the only one of the next step, unless it ends the session. The Rust
+    /// side of `advance` in `common/advance.wgsl`.
+    pub(crate) fn advance(&mut self, token: u32) {
+        self.step += 1;
+        self.position += self.n_tokens;
+        self.n_tokens = 1;
+        let n_stop_ids = (self.n_stop_ids as usize).min(MAX_STOP_IDS);
+        if self.stop_ids[..n_stop_ids].contains(&token) {
+            self.done = Self::DONE_STOP;
+            self.n_tokens = 0;
+        }
+    }
 }
 
 /// Names a device buffer of the executor that runs the dispatch.

@@ -12,6 +12,7 @@
 pub mod case;
 pub mod kernel;
 pub mod kernels;
+pub mod sampling;
 pub mod weights;
 
 pub use kernel::{

@@ -85,7 +85,7 @@ fn wgsl_agrees_with_rust() {
                 panic!("{}: {} is no array", kernel.name, binding.name)
             };
             let scalar = match module.types[base].inner {
-                TypeInner::Scalar(s) | TypeInner::Vector { scalar: s, .. } => s.kind,
+                TypeInner::Scalar(s) | TypeInner::Atomic(s) | TypeInner::Vector { scalar: s, .. } => s.kind,
                 ref other => panic!("{}: {} holds {other:?}", kernel.name, binding.name),
             };
             let expected = match binding.element {

@@ -2,7 +2,7 @@
 
 use pollster::block_on;
 use serde_json::json;
-use signbit_engine::chat::ChatRequest;
+use signbit_engine::chat::{ChatLogprob, ChatRequest};
 use signbit_engine::engine::{Engine, FinishReason};
 use signbit_engine::model::ModelOptions;
 
@@ -21,6 +21,16 @@ pub(super) fn request(args: &SamplingArgs) -> ChatRequest {
         top_k: args.top_k,
         top_p: args.top_p,
         min_p: args.min_p,
+        top_n_sigma: args.top_n_sigma,
+        repetition_penalty: args.repetition_penalty,
+        presence_penalty: args.presence_penalty,
+        frequency_penalty: args.frequency_penalty,
+        logit_bias: args.logit_bias.iter().copied().collect(),
+        dry_multiplier: args.dry_multiplier,
+        dry_base: args.dry_base,
+        dry_allowed_length: args.dry_allowed_length,
+        dry_penalty_last_n: args.dry_penalty_last_n,
+        dry_sequence_breakers: Some(args.dry_sequence_breaker.clone()).filter(|texts| !texts.is_empty()),
         seed: args.seed,
         ..ChatRequest::default()
     }
@@ -33,6 +43,7 @@ pub(super) struct Reply {
     pub content: String,
     pub reasoning: String,
     pub finish_reason: Option<FinishReason>,
+    pub logprobs: Vec<ChatLogprob>,
     pub usage: signbit_engine::chat::Usage,
 }
 
@@ -50,6 +61,7 @@ pub(super) fn reply(
         reply.ids.extend(delta.ids);
         reply.content.push_str(&delta.content);
         reply.reasoning.push_str(&delta.reasoning);
+        reply.logprobs.extend(delta.logprobs);
         reply.finish_reason = delta.finish_reason;
         reply.usage = delta.usage;
     }
@@ -64,6 +76,8 @@ pub fn run(args: GenerateArgs) -> Result<(), CliError> {
         messages: args.input.messages.as_deref().map(read_messages).transpose()?,
         ignore_stop: args.ignore_stop,
         stop: args.stop,
+        logprobs: args.logprobs.is_some(),
+        top_logprobs: args.logprobs,
         ..request(&args.sampling)
     };
     let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
@@ -78,13 +92,17 @@ pub fn run(args: GenerateArgs) -> Result<(), CliError> {
         return print_line("");
     }
     let reply = reply(&mut engine, request, |_, _| Ok(()))?;
-    print_json(&json!({
+    let mut output = json!({
         "ids": reply.ids,
         "text": reply.content,
         "reasoning": reply.reasoning,
         "finish_reason": reply.finish_reason,
         "usage": reply.usage,
-    }))
+    });
+    if args.logprobs.is_some() {
+        output["logprobs"] = json!({ "content": reply.logprobs });
+    }
+    print_json(&output)
 }
 
 /// A reply as text: the thought between its tags, then the answer.

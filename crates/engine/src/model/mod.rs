@@ -12,7 +12,11 @@ pub mod weights;
 use std::collections::HashMap;
 
 use signbit_shaders::kernels::attention::max_counted_context;
-use signbit_shaders::kernels::{argmax_final, argmax_partial};
+use signbit_shaders::kernels::{
+    argmax_final, argmax_partial, sample_adjust, sample_draw, sample_dry, sample_final, sample_histogram,
+    top_final, top_share,
+};
+use signbit_shaders::sampling::{self, History, Shares};
 use signbit_shaders::{Access, BufferId, Dispatch, Tensor};
 
 use crate::config::{ModelConfig, RopeConfig, RopeScaling};
@@ -111,6 +115,8 @@ pub struct Io {
     pub logits: Tensor,
     /// Ids that the device sampled, [1, MAX_STEPS_PER_SUBMIT], by step modulo its length.
     pub generated: Tensor,
+    /// What the sampling kernels read and write.
+    pub sampling: sampling::Buffers,
     partials: Tensor,
 }
 
@@ -123,10 +129,25 @@ pub struct Plans {
     pub prefill: Vec<(u32, Plan)>,
     /// The last row of `hidden` to `logits`.
     pub head: Plan,
-    /// `logits` to the next token, which moves the state on.
+    /// `logits` to the most likely token, which moves the state on.
     pub greedy: Plan,
+    /// How to sample instead.
+    pub sample: SamplePlans,
     /// Every row of `hidden` to logits; made when scoring is first asked for.
     pub score: Option<Score>,
+}
+
+/// `logits` to a token that the settings on the device choose, in this order; the last moves the state on.
+#[derive(Debug)]
+pub struct SamplePlans {
+    /// Finds repetitions for DRY.
+    pub dry: Plan,
+    /// Logits to scores.
+    pub adjust: Plan,
+    /// Log-probabilities of the most likely tokens.
+    pub top: Plan,
+    /// Filters and draws.
+    pub draw: Plan,
 }
 
 /// The head for every row of a step.
@@ -183,11 +204,36 @@ impl Model {
             Ok(Tensor { buffer, rows, cols })
         };
         let n_groups = config.vocab_size.div_ceil(LOGITS_PER_GROUP).min(MAX_ARGMAX_GROUPS);
+        let (vocab, n_valid) = (config.vocab_size, n_valid.min(config.vocab_size));
+        let tokens = tensor("tokens", 1, max_rows)?;
+        let shares = Shares::of(n_valid);
+        let mut history = History {
+            buffer: tokens.buffer,
+            n_generated: MAX_STEPS_PER_SUBMIT,
+            vocab,
+            context: context_length,
+        };
+        history.buffer = tensor("history", 1, history.tensor().cols)?.buffer;
+        let sampling = sampling::Buffers {
+            n_valid,
+            logits: tensor("logits", 2, vocab)?,
+            settings: tensor("sampling", 1, sampling::settings_cols(n_valid))?,
+            bias: tensor("logit_bias", 1, vocab)?,
+            repeats: tensor("repeats", 1, vocab)?,
+            history,
+            stats: tensor("sampling_stats", shares.n, sampling::STAT_COLS)?,
+            tally: tensor("sampling_tally", 1, shares.tally_cols())?,
+            tokens,
+            candidates: tensor("top_candidates", shares.n, sampling::MAX_TOP)?,
+            top_ids: tensor("top_ids", MAX_STEPS_PER_SUBMIT, sampling::MAX_TOP)?,
+            logprobs: tensor("logprobs", MAX_STEPS_PER_SUBMIT, 1 + sampling::MAX_TOP)?,
+        };
         let io = Io {
-            tokens: tensor("tokens", 1, max_rows)?,
+            tokens,
             hidden: tensor("hidden", max_rows, config.hidden_size)?,
-            logits: tensor("logits", 1, config.vocab_size)?,
-            generated: tensor("generated", 1, MAX_STEPS_PER_SUBMIT)?,
+            logits: Tensor { rows: 1, ..sampling.logits },
+            generated: history.generated(),
+            sampling,
             partials: tensor("argmax_partials", n_groups, argmax_partial::PARTIAL_COLS)?,
         };
 
@@ -197,10 +243,16 @@ impl Model {
             prefill: Vec::new(),
             head: empty(device)?,
             greedy: empty(device)?,
+            sample: SamplePlans {
+                dry: empty(device)?,
+                adjust: empty(device)?,
+                top: empty(device)?,
+                draw: empty(device)?,
+            },
             score: None,
         };
         let mut model = Self {
-            n_valid: n_valid.min(config.vocab_size),
+            n_valid,
             config,
             context_length,
             token_embd,
@@ -236,11 +288,39 @@ impl Model {
             prefill,
             head: device.prepare(head)?,
             greedy: device.prepare(greedy)?,
+            sample: self.sample_plans(device)?,
             score: None,
         };
-        let io = [self.io.tokens, self.io.hidden, self.io.logits, self.io.generated, self.io.partials];
-        self.memory.scratch_bytes = self.pool.n_bytes() + io.iter().map(Tensor::n_bytes).sum::<u64>();
+        let Io { hidden, partials, sampling: s, .. } = self.io;
+        let io = [hidden, partials, s.tokens, s.logits, s.settings, s.bias, s.repeats, s.history.tensor()];
+        let found = [s.stats, s.tally, s.candidates, s.top_ids, s.logprobs];
+        self.memory.scratch_bytes =
+            self.pool.n_bytes() + io.iter().chain(&found).map(Tensor::n_bytes).sum::<u64>();
         Ok(())
+    }
+
+    fn sample_plans(&mut self, device: &mut Device) -> Result<SamplePlans, EngineError> {
+        let dry = self.record(device, |model, rec| {
+            rec.push("sample.dry", sample_dry::sample_dry(&model.io.sampling))
+        })?;
+        let adjust = self.record(device, |model, rec| {
+            rec.push("sample.adjust", sample_adjust::sample_adjust(&model.io.sampling))
+        })?;
+        let top = self.record(device, |model, rec| {
+            rec.push("top.share", top_share::top_share(&model.io.sampling))?;
+            rec.push("top.final", top_final::top_final(&model.io.sampling))
+        })?;
+        let draw = self.record(device, |model, rec| {
+            rec.push("sample.histogram", sample_histogram::sample_histogram(&model.io.sampling))?;
+            rec.push("sample.draw", sample_draw::sample_draw(&model.io.sampling))?;
+            rec.push("sample.final", sample_final::sample_final(&model.io.sampling))
+        })?;
+        Ok(SamplePlans {
+            dry: device.prepare(dry)?,
+            adjust: device.prepare(adjust)?,
+            top: device.prepare(top)?,
+            draw: device.prepare(draw)?,
+        })
     }
 
     fn record(

@@ -21,7 +21,15 @@ pub mod matvec;
 pub mod qkv;
 pub mod qkv_rope_append;
 pub mod rms_norm;
+pub mod sample_adjust;
+pub mod sample_draw;
+pub mod sample_dry;
+pub mod sample_final;
+pub mod sample_histogram;
+pub(crate) mod sampling_scene;
 pub mod silu_mul;
+pub mod top_final;
+pub mod top_share;
 
 /// Every kernel.
 pub fn all() -> Vec<&'static Kernel> {
@@ -42,6 +50,13 @@ pub fn all() -> Vec<&'static Kernel> {
         &silu_mul::KERNEL,
         &argmax_partial::KERNEL,
         &argmax_final::KERNEL,
+        &sample_dry::KERNEL,
+        &sample_adjust::KERNEL,
+        &top_share::KERNEL,
+        &top_final::KERNEL,
+        &sample_histogram::KERNEL,
+        &sample_draw::KERNEL,
+        &sample_final::KERNEL,
     ]);
     all
 }

@@ -17,15 +17,6 @@ struct Params {
 // Key of the largest logit, its token id, key of the smallest, number of unusable ones.
 var<workgroup> found: array<vec4u, 64>;
 
-fn is_stop_id(token: u32) -> bool {
-    for (var i = 0u; i < min(state.n_stop_ids, 16u); i += 1u) {
-        if (state.stop_ids[i / 4u][i % 4u] == token) {
-            return true;
-        }
-    }
-    return false;
-}
-
 fn combined(a: vec4u, b: vec4u) -> vec4u {
     let b_wins = b.x > a.x || (b.x == a.x && b.y < a.y);
     return vec4u(select(a.xy, b.xy, b_wins), min(a.z, b.z), a.w + b.w);
@@ -50,19 +41,11 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     // Halves, because the difference of two finite floats need not be finite.
     let half_spread = 0.5 * key_value(best.x) - 0.5 * key_value(best.z);
     if (best.w > 0u || half_spread < 0.5 * params.least_spread) {
-        state.done = 2u;
-        state.n_tokens = 0u;
+        refuse();
         return;
     }
     let token = best.y;
     generated[state.step % params.n_generated] = token;
     tokens[0] = token;
-    state.step += 1u;
-    state.position += state.n_tokens;
-    if (is_stop_id(token)) {
-        state.done = 1u;
-        state.n_tokens = 0u;
-    } else {
-        state.n_tokens = 1u;
-    }
+    advance(token);
 }

@@ -19,12 +19,10 @@ use super::argmax_partial::PARTIAL_COLS;
 use crate::kernel::{
     Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
 };
+use crate::sampling::LEAST_SPREAD;
 
 pub mod cases;
 mod reference;
-
-/// Logits that differ by less are not usable: such a model says nothing.
-const LEAST_SPREAD: f32 = 1e-6;
 
 /// Uniform of the kernel.
 #[repr(C)]
@@ -42,6 +40,7 @@ pub static KERNEL: Kernel = Kernel {
     sources: &[
         include_str!("../../common/state.wgsl"),
         include_str!("../../common/float_order.wgsl"),
+        include_str!("../../common/advance.wgsl"),
         include_str!("argmax_final.wgsl"),
     ],
     bindings: &[Binding::read_u32("partials"), Binding::write_u32("tokens"), Binding::write_u32("generated")],

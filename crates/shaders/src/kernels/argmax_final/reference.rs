@@ -1,5 +1,5 @@
 use super::Params;
-use crate::kernel::{Args, MAX_STOP_IDS, State};
+use crate::kernel::Args;
 use crate::kernels::argmax_partial::key_value;
 
 pub(super) fn argmax_final(args: &mut Args<'_>) {
@@ -17,21 +17,13 @@ pub(super) fn argmax_final(args: &mut Args<'_>) {
         n_unusable += row[3];
     }
     if n_unusable > 0 || 0.5 * key_value(top) - 0.5 * key_value(bottom) < 0.5 * p.least_spread {
-        args.state.done = State::DONE_UNUSABLE_LOGITS;
-        args.state.n_tokens = 0;
+        args.state.refuse();
         return;
     }
     let slot = (args.state.step % p.n_generated) as usize;
     args.write_u32(1)[slot] = token;
     args.write_u32(0)[0] = token;
-    args.state.step += 1;
-    args.state.position += args.state.n_tokens;
-    args.state.n_tokens = 1;
-    let n_stop_ids = (args.state.n_stop_ids as usize).min(MAX_STOP_IDS);
-    if args.state.stop_ids[..n_stop_ids].contains(&token) {
-        args.state.done = State::DONE_STOP;
-        args.state.n_tokens = 0;
-    }
+    args.state.advance(token);
 }
 
 #[cfg(test)]
