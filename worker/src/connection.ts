@@ -75,6 +75,7 @@ export class Connection {
       INIT_TIMEOUT_MS,
     );
     try {
+      connection.#watchVisibility();
       const device = await connection.call("init", params);
       isOpen = true;
       return { connection, device };
@@ -123,6 +124,17 @@ export class Connection {
       reject(reason);
     }
     this.#pending.clear();
+  }
+
+  /** Frames need a turn at the device only while somebody sees them. */
+  #watchVisibility(): void {
+    // Workers may own workers, and have no page to be hidden.
+    if (typeof document === "undefined") {
+      return;
+    }
+    const tell = (): void => this.#post({ method: "visibility", is_hidden: document.hidden });
+    document.addEventListener("visibilitychange", tell, { signal: this.#watch.signal });
+    tell();
   }
 
   #post(request: Request): void {

@@ -1,5 +1,5 @@
 /**
- * What page and worker say to each other. Every request has an id; every request but `abort` is
+ * What page and worker say to each other. Every request but `abort` and `visibility` has an id and is
  * answered by any number of `progress` and `step` responses and exactly one `result` or `error`
  * with the same id. The worker carries out one request at a time and refuses a second as `busy`;
  * the client sends the next when the last is answered.
@@ -81,7 +81,9 @@ export interface Call<M extends Method> {
 export type Request =
   | { readonly [M in Method]: Call<M> }[Method]
   /** Ends the request with this id; nothing happens when it is already over. */
-  | { readonly id: number; readonly method: "abort" };
+  | { readonly id: number; readonly method: "abort" }
+  /** Tells whether anybody sees the page; there is no answer. */
+  | { readonly method: "visibility"; readonly is_hidden: boolean };
 
 /** Worker to page. */
 export type Response =

@@ -53,6 +53,8 @@ export interface WasmEngine {
   finish_load(): Promise<ModelInfo>;
   unload(): void;
   start(request: GenerationRequest): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
+  /** Milliseconds that a slice of work may take; what `step` does adapts to it. */
+  set_time_budget(milliseconds: number): void;
   step(): Promise<GenerationStep>;
   finish(): void;
   tokenize(text: string, parse_special: boolean): Uint32Array;

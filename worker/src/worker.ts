@@ -28,14 +28,21 @@ interface Job {
 /** Progress of a download is worth a message this often, in milliseconds. */
 const PROGRESS_INTERVAL_MS = 50;
 
+/** Milliseconds of work between turns of the event loop, so that a visible page keeps its frames. */
+const VISIBLE_BUDGET_MS = 16;
+const HIDDEN_BUDGET_MS = 100;
+
 const scope = globalThis as unknown as WorkerScope;
 let running: Job | undefined;
+let isPageHidden = false;
 let engine: WasmEngine | undefined;
 /** Set by a failure after which the module must not be touched again. */
 let fault: SerializedError | undefined;
 
 scope.addEventListener("message", ({ data }) => {
-  if (data.method !== "abort") {
+  if (data.method === "visibility") {
+    isPageHidden = data.is_hidden;
+  } else if (data.method !== "abort") {
     void carryOut({ call: data, controller: new AbortController() });
   } else if (running?.call.id === data.id) {
     running.controller.abort();
@@ -284,6 +291,7 @@ async function generate(id: number, request: Params<"generate">, signal: AbortSi
     for (;;) {
       await turn();
       throwIfAborted(signal);
+      engine.set_time_budget(isPageHidden ? HIDDEN_BUDGET_MS : VISIBLE_BUDGET_MS);
       const step = await engine.step();
       if (isReading) {
         report(id, { stage: "prefill", tokens_done: step.prefilled, tokens_total: step.prompt_tokens });

@@ -28,17 +28,16 @@ pub struct Pace {
     size: u32,
     least: u32,
     most: u32,
-    budget_ms: f64,
 }
 
 impl Pace {
-    /// Starts at `size`, stays within `least..=most`, and aims below `budget_ms` a slice.
+    /// Starts at `size` and stays within `least..=most`.
     ///
     /// `least` bounds what is lost where a slice has a fixed cost: Firefox reports the end of any
     /// work on a timer of 100 ms.
-    pub fn new(size: u32, least: u32, most: u32, budget_ms: f64) -> Self {
+    pub fn new(size: u32, least: u32, most: u32) -> Self {
         let least = least.clamp(1, most.max(1));
-        Self { size: size.clamp(least, most.max(1)), least, most, budget_ms }
+        Self { size: size.clamp(least, most.max(1)), least, most }
     }
 
     /// The size of the next slice.
@@ -46,11 +45,11 @@ impl Pace {
         self.size
     }
 
-    /// Learns from a full slice that took `elapsed_ms`.
-    pub fn learn(&mut self, elapsed_ms: f64) {
-        if elapsed_ms < self.budget_ms / 2.0 {
+    /// Learns from a full slice that took `elapsed_ms` where `budget_ms` is what it may take.
+    pub fn learn(&mut self, elapsed_ms: f64, budget_ms: f64) {
+        if elapsed_ms < budget_ms / 2.0 {
             self.size = (self.size * 2).min(self.most);
-        } else if elapsed_ms > self.budget_ms {
+        } else if elapsed_ms > budget_ms {
             self.size = (self.size / 2).max(self.least);
         }
     }
@@ -62,15 +61,18 @@ mod tests {
 
     #[test]
     fn pace_grows_when_fast_and_shrinks_when_slow() {
-        let mut pace = Pace::new(32, 4, 100, 100.0);
-        pace.learn(1.0);
+        let mut pace = Pace::new(32, 4, 100);
+        pace.learn(1.0, 100.0);
         assert_eq!(pace.size(), 64);
-        pace.learn(1.0);
+        pace.learn(1.0, 100.0);
         assert_eq!(pace.size(), 100);
-        pace.learn(75.0);
+        pace.learn(75.0, 100.0);
         assert_eq!(pace.size(), 100);
+        // The same slice is too long once less is allowed.
+        pace.learn(75.0, 16.0);
+        assert_eq!(pace.size(), 50);
         for _ in 0..10 {
-            pace.learn(1e6);
+            pace.learn(1e6, 100.0);
         }
         assert_eq!(pace.size(), 4);
     }

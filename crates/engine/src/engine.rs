@@ -12,20 +12,18 @@ use crate::sampler::Sampling;
 use crate::session::{Choice, Session, Step, TokenLogprobs, Want};
 use crate::tuning::{Choose, Tuning, tune};
 
-/// A slice of prefill should take no longer than this.
-const PREFILL_BUDGET_MS: f64 = 100.0;
+/// Milliseconds that a submit should take where nothing else waits for the device.
+const TIME_BUDGET_MS: f64 = 100.0;
 
-/// A GPU is given no less than this, however slow it is.
-const LEAST_PREFILL_ROWS: u32 = 16;
-
-/// A submit of decode steps should take no longer than this.
-const DECODE_BUDGET_MS: f64 = 50.0;
+/// Rows of the narrowest prefill tile: a GPU is given no less than this, however slow it is.
+const LEAST_PREFILL_ROWS: u32 = 8;
 
 /// A device and the model on it.
 #[derive(Debug)]
 pub struct Engine {
     device: Device,
     choose: Choose,
+    time_budget_ms: f64,
     resident: Option<Resident>,
 }
 
@@ -140,7 +138,13 @@ impl Generation {
 impl Engine {
     /// An engine without a model.
     pub fn new(device: Device) -> Self {
-        Self { device, choose: Choose::default(), resident: None }
+        Self { device, choose: Choose::default(), time_budget_ms: TIME_BUDGET_MS, resident: None }
+    }
+
+    /// Says how long a submit may take, as far as the device lets it be cut: a page that is to stay
+    /// smooth needs a turn at every frame. Sizes adapt to it, and results do not depend on them.
+    pub fn set_time_budget(&mut self, milliseconds: f64) {
+        self.time_budget_ms = milliseconds;
     }
 
     /// Says how the next load chooses among variants of kernels.
@@ -189,8 +193,8 @@ impl Engine {
             loaded,
             tuning,
             session: Session::default(),
-            prefill_pace: Pace::new(32, least_rows, most_rows, PREFILL_BUDGET_MS),
-            decode_pace: Pace::new(1, 1, MAX_STEPS_PER_SUBMIT, DECODE_BUDGET_MS),
+            prefill_pace: Pace::new(32, least_rows, most_rows),
+            decode_pace: Pace::new(1, 1, MAX_STEPS_PER_SUBMIT),
             generation: 0,
         });
         resident.session.reset(&mut self.device, &resident.loaded.model)?;
@@ -435,7 +439,7 @@ impl Engine {
         let session = &mut resident.session;
         let step = session.prefill(&mut self.device, model, ids, &generation.request.stop_ids, want).await?;
         if ids.len() == size {
-            resident.prefill_pace.learn(now_ms() - start);
+            resident.prefill_pace.learn(now_ms() - start, self.time_budget_ms);
         }
         generation.n_read = end;
         Ok(step)
@@ -451,7 +455,7 @@ impl Engine {
         let step =
             session.decode(&mut self.device, model, size.min(left).min(most), generation.choice).await?;
         if step.ids.len() as u32 == size {
-            resident.decode_pace.learn(now_ms() - start);
+            resident.decode_pace.learn(now_ms() - start, self.time_budget_ms);
         }
         Ok(step)
     }

@@ -233,14 +233,44 @@ fn sharded_weights_give_the_same_bits() {
     assert_eq!(engine.counters().live_bytes, 0);
 }
 
-/// A decoded token reads little more than what no plan can do without.
+/// A decoded token takes few dispatches, and reads little more than what no plan can do without.
 #[test]
 fn a_decoded_token_reads_the_weights_once() {
-    let engine = load(cpu(), EMBEDDED);
+    for name in [EMBEDDED, "qwen35-q1_0", "qwen3-q1_0"] {
+        let engine = load(cpu(), name);
+        let model = &engine.loaded().unwrap().model;
+        let (cost, layers) = (model.step_cost(), u64::from(model.config().num_hidden_layers));
+        println!("{name}: {layers} layers, {cost:?}");
+        assert!(cost.dispatches <= 6 * layers + 4, "{name}");
+        assert!(cost.bytes_read >= cost.minimum_bytes, "{name}");
+        // The miniatures' activations weigh as much as their weights.
+        assert!(name != EMBEDDED || cost.bytes_read * 100 <= cost.minimum_bytes * 105);
+    }
+}
+
+/// The device does what the plan says, and several tokens go out in one submit: 1, 2, 4, then 8.
+#[test]
+fn decoding_costs_what_the_plan_declares() {
+    let _gpu = one_at_a_time();
+    let mut engine = load(gpu(), MODELS[0]);
+    engine.set_time_budget(f64::INFINITY);
+    let ids = random_ids(&engine, 13, 9);
+    let request = TokenRequest { prompt: ids, max_tokens: Some(1 + 31), ..TokenRequest::default() };
+    let mut generation = engine.start(request).unwrap();
+    while !generation.has_read_prompt() {
+        block_on(engine.step(&mut generation)).unwrap();
+    }
+    let before = engine.counters();
+    let mut sizes = Vec::new();
+    while generation.finished().is_none() {
+        sizes.push(block_on(engine.step(&mut generation)).unwrap().len());
+    }
+    let after = engine.counters();
     let cost = engine.loaded().unwrap().model.step_cost();
-    println!("{cost:?}");
-    assert!(cost.bytes_read >= cost.minimum_bytes);
-    assert!(cost.bytes_read * 100 <= cost.minimum_bytes * 105);
+    assert_eq!(sizes, [1, 2, 4, 8, 8, 8]);
+    assert_eq!(after.submits - before.submits, sizes.len() as u64);
+    assert_eq!(after.dispatches - before.dispatches, 31 * cost.dispatches);
+    assert_eq!(after.objects_created, before.objects_created);
 }
 
 #[test]
@@ -250,9 +280,9 @@ fn nothing_is_created_after_load() {
     let ids = random_ids(&engine, 7, 40);
     greedy(&mut engine, &ids, 10);
     let before = engine.counters();
-    for i in 0..20 {
+    for i in 0..100 {
         // Whole generations, abandoned ones, refused ones.
-        greedy(&mut engine, &ids[..1 + i], 3);
+        greedy(&mut engine, &ids[..1 + i % ids.len()], 3);
         let request = TokenRequest { prompt: ids.clone(), ..TokenRequest::default() };
         let mut generation = engine.start(request).unwrap();
         block_on(engine.step(&mut generation)).unwrap();

@@ -271,6 +271,12 @@ impl WasmEngine {
         Ok(Self { inner: Rc::new(RefCell::new(Inner::Ready(Box::new(ready)))) })
     }
 
+    /// Says how many milliseconds a submit may take.
+    pub fn set_time_budget(&self, milliseconds: f64) -> Result<(), JsValue> {
+        self.lease()?.ready()?.engine.set_time_budget(milliseconds);
+        Ok(())
+    }
+
     /// What the engine runs on.
     pub fn device(&self) -> Result<JsValue, JsValue> {
         Ok(to_js(self.lease()?.ready()?.engine.device_info())?)
