@@ -16,9 +16,11 @@ export interface Workload {
 
 /** A loaded engine, as the stopwatch sees it. */
 export interface Runner {
-  readonly vocab_size: number;
-  /** Reads a prompt from an empty context and generates exactly `n_tokens`, the most likely each. */
-  generate(ids: readonly number[], n_tokens: number): Promise<void>;
+  /**
+   * Reads a prompt of `prompt_tokens` from an empty context and generates exactly `n_tokens`, the most
+   * likely each. Throws where another number of tokens was read or generated.
+   */
+  generate(prompt: string, prompt_tokens: number, n_tokens: number): Promise<void>;
 }
 
 /** What the stopwatch showed. */
@@ -38,7 +40,7 @@ export async function measure(runner: Runner, workload: Workload): Promise<Speed
   const { prompts, tokens, runs, context } = workload;
   const seconds = async (prompt: number, n_tokens: number): Promise<number> => {
     const start = performance.now();
-    await runner.generate(ids(prompt, runner.vocab_size), n_tokens);
+    await runner.generate(promptOf(prompt), prompt, n_tokens);
     return (performance.now() - start) / 1000;
   };
   const medianSeconds = async (prompt: number, n_tokens: number): Promise<number> => {
@@ -60,9 +62,9 @@ export async function measure(runner: Runner, workload: Workload): Promise<Speed
   return { time_to_first_token_ms, decode: { tokens, tokens_per_s: tokens / decodeSeconds }, prefill };
 }
 
-/** Ids without a pattern that a cache could exploit; the same as the command line tool's. */
-export function ids(n: number, vocab_size: number): number[] {
-  return Array.from({ length: n }, (_, index) => (index * 2_654_435_761) % vocab_size);
+/** A text of `n` tokens: the vocabularies of these models have a token for each digit and none for two. */
+export function promptOf(n: number): string {
+  return Array.from({ length: n }, (_, index) => (index * 2_654_435_761) % 10).join("");
 }
 
 function median(values: readonly number[]): number {

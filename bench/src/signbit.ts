@@ -1,7 +1,7 @@
 /** Signbit, used as another site would use it. */
 
 import { createEngine, type BackendChoice, type DeviceInfo, type Engine, type Profile } from "../../worker/dist/client.js";
-import { ids, measure, PROMPT_TOKENS, type Runner, type Speeds, type Workload } from "./measure.js";
+import { measure, promptOf, PROMPT_TOKENS, type Runner, type Speeds, type Workload } from "./measure.js";
 
 /** The fields of the command line tool's report, as far as a page can know them. */
 export interface SignbitReport extends Speeds {
@@ -39,7 +39,7 @@ export async function measureSignbit(backend: BackendChoice, workload: Workload)
   if (adapter === undefined) {
     throw new Error("the engine has no device");
   }
-  const runner = runnerOf(engine, model.vocab_size);
+  const runner = runnerOf(engine);
   const speeds = await measure(runner, workload);
   const cost = await measureCost(engine, runner, workload.tokens);
   const { kernels, copy_bandwidth_bytes_per_s } = await engine.profile({ promptTokens: PROMPT_TOKENS, runs: workload.runs });
@@ -68,24 +68,24 @@ export async function measureSignbit(backend: BackendChoice, workload: Workload)
 /** Signbit for the stopwatch alone. */
 export async function timeSignbit(backend: BackendChoice, workload: Workload): Promise<Speeds & { readonly engine: string }> {
   const engine = await createEngine({ backend });
-  const { vocab_size } = await engine.load(workload.model, { context_length: workload.context });
-  const speeds = await measure(runnerOf(engine, vocab_size), workload);
+  await engine.load(workload.model, { context_length: workload.context });
+  const speeds = await measure(runnerOf(engine), workload);
   const { backend: actual, name } = engine.device ?? {};
   engine.terminate();
   return { engine: `Signbit, ${actual}${actual === "webgpu" ? ` on ${name}` : ", 1 thread"}`, ...speeds };
 }
 
-function runnerOf(engine: Engine, vocab_size: number): Runner {
+function runnerOf(engine: Engine): Runner {
   return {
-    vocab_size,
-    async generate(prompt, n_tokens) {
+    async generate(prompt, prompt_tokens, n_tokens) {
       await engine.reset();
-      let n_generated = 0;
-      for await (const step of engine.generate({ ids: prompt, max_tokens: n_tokens, temperature: 0, ignore_stop: true })) {
+      let [n_read, n_generated] = [0, 0];
+      for await (const step of engine.generate({ prompt, max_tokens: n_tokens, temperature: 0, ignore_stop: true })) {
+        n_read = step.prompt_tokens;
         n_generated += step.ids.length;
       }
-      if (n_generated !== n_tokens) {
-        throw new Error(`${n_generated} tokens came where ${n_tokens} were asked for`);
+      if (n_read !== prompt_tokens || n_generated !== n_tokens) {
+        throw new Error(`Signbit read ${n_read} and wrote ${n_generated} tokens, not ${prompt_tokens} and ${n_tokens}`);
       }
     },
   };
@@ -95,7 +95,7 @@ function runnerOf(engine: Engine, vocab_size: number): Runner {
 async function measureCost(engine: Engine, runner: Runner, n_tokens: number): Promise<Cost> {
   const count = async (length: number): Promise<Counters> => {
     const { device: before } = await engine.stats();
-    await runner.generate(ids(1, runner.vocab_size), length);
+    await runner.generate(promptOf(1), 1, length);
     const { device: after } = await engine.stats();
     return {
       dispatches: after.dispatches - before.dispatches,

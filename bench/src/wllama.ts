@@ -7,10 +7,12 @@ import { measure, type Speeds, type Workload } from "./measure.js";
 
 interface WllamaModule {
   readonly Wllama: {
-    new (paths: { readonly default: string }, config: { readonly suppressNativeLog: boolean }): WllamaEngine;
+    new (paths: { readonly default: string }, config: { readonly suppressNativeLog: boolean; readonly logger: Logger }): WllamaEngine;
     getLibllamaVersion(): string;
   };
 }
+
+type Logger = Pick<Console, "debug" | "log" | "warn" | "error">;
 
 interface WllamaEngine {
   loadModel(
@@ -22,8 +24,6 @@ interface WllamaEngine {
       readonly n_parallel: number;
     },
   ): Promise<void>;
-  getLoadedContextInfo(): { readonly n_vocab: number };
-  getNumThreads(): number;
   isMultithread(): boolean;
   createCompletion(params: CompletionParams): Promise<{
     readonly timings?: { readonly prompt_n: number; readonly predicted_n: number };
@@ -31,9 +31,9 @@ interface WllamaEngine {
   exit(): Promise<void>;
 }
 
-/** As llama.cpp's server takes them; a prompt may be ids. */
+/** As llama.cpp's server takes them. */
 interface CompletionParams {
-  readonly prompt: readonly number[];
+  readonly prompt: string;
   readonly max_tokens: number;
   readonly temperature: number;
   readonly ignore_eos: boolean;
@@ -46,19 +46,18 @@ const WASM_URL = "/wllama/wasm/wllama.wasm";
 /** Loads the model and times it; with more than one thread only where the page is isolated. */
 export async function timeWllama(threads: number, workload: Workload): Promise<Speeds & { readonly engine: string }> {
   const { Wllama } = (await import(MODULE_URL)) as WllamaModule;
-  const wllama = new Wllama({ default: WASM_URL }, { suppressNativeLog: true });
+  const wllama = new Wllama({ default: WASM_URL }, { suppressNativeLog: true, logger: { ...console, debug: () => undefined } });
   const file = await (await fetch(workload.model)).blob();
   await wllama.loadModel([file], { n_gpu_layers: 0, n_threads: threads, n_ctx: workload.context, n_parallel: 1 });
   if (wllama.isMultithread() !== threads > 1) {
     throw new Error(`wllama does not run ${threads} threads here`);
   }
   const runner = {
-    vocab_size: wllama.getLoadedContextInfo().n_vocab,
-    async generate(prompt: readonly number[], n_tokens: number): Promise<void> {
+    async generate(prompt: string, prompt_tokens: number, n_tokens: number): Promise<void> {
       const params = { max_tokens: n_tokens, temperature: 0, ignore_eos: true, cache_prompt: false };
       const { timings } = await wllama.createCompletion({ prompt, ...params });
-      if (timings?.prompt_n !== prompt.length || timings.predicted_n !== n_tokens) {
-        throw new Error(`wllama read ${timings?.prompt_n} and wrote ${timings?.predicted_n} tokens, not ${prompt.length} and ${n_tokens}`);
+      if (timings?.prompt_n !== prompt_tokens || timings.predicted_n !== n_tokens) {
+        throw new Error(`wllama read ${timings?.prompt_n} and wrote ${timings?.predicted_n} tokens, not ${prompt_tokens} and ${n_tokens}`);
       }
     },
   };
