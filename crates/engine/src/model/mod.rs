@@ -30,7 +30,7 @@ use weights::{Matrix, Weights};
 pub const MAX_PREFILL_ROWS: u32 = 512;
 
 /// Row capacities of the prefill plans; a step uses the narrowest that holds it.
-const PREFILL_ROWS: [u32; 3] = [32, 128, MAX_PREFILL_ROWS];
+const PREFILL_ROWS: [u32; 9] = [8, 16, 24, 32, 48, 64, 128, 256, MAX_PREFILL_ROWS];
 
 /// The most tokens that one submit generates.
 pub const MAX_STEPS_PER_SUBMIT: u32 = 8;

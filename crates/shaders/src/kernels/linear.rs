@@ -168,9 +168,9 @@ mod tests {
         );
         assert_eq!((one.workgroups.x, one.workgroups.y), (1, 1));
         let many = linear(x33, w, y33, true).unwrap();
-        assert_eq!(many.kernel.name, "matmul_q1_0");
+        assert_eq!(many.kernel.name, "matmul_q1_0_t48");
         assert_eq!((many.bytes_read, many.bytes_written), (40 + 33 * 512 + 33 * 8, 33 * 8));
-        assert_eq!((many.workgroups.x, many.workgroups.y), (2, 1));
+        assert_eq!((many.workgroups.x, many.workgroups.y), (1, 1));
         let (tokens, out) = (c.words(1, 3, vec![0; 3]), c.output(3, 128));
         let rows = embed(tokens, w, out).unwrap();
         assert_eq!((rows.kernel.name, rows.bytes_read, rows.bytes_written), ("embed_q1_0", 12 + 60, 3 * 512));
@@ -192,7 +192,7 @@ mod tests {
             let (tokens, out) = (c.words(1, 1, vec![0]), c.output(1, cols));
             let name = |dispatch: Result<Dispatch, ShapeError>| dispatch.unwrap().kernel.name;
             assert_eq!(name(linear(x, w, y, false)), format!("matvec_lanes_{}", format.name()));
-            assert_eq!(name(linear(x2, w, y2, false)), format!("matmul_{}", format.name()));
+            assert_eq!(name(linear(x2, w, y2, false)), format!("matmul_{}_t8", format.name()));
             assert_eq!(name(embed(tokens, w, out)), format!("embed_{}", format.name()));
         }
     }

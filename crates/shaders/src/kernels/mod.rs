@@ -36,7 +36,7 @@ pub fn all() -> Vec<&'static Kernel> {
     let mut all = vec![&rms_norm::KERNEL];
     all.extend(&embed::KERNELS);
     all.extend(matvec::kernels());
-    all.extend(&matmul::KERNELS);
+    all.extend(matmul::KERNELS.iter().flatten());
     all.extend([
         &conv1d::KERNEL,
         &l2_norm::KERNEL,

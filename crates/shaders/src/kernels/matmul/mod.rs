@@ -1,8 +1,9 @@
 //! Matrix product, for prefill: `y[t, row_offset + o] (+)= sum_k W[o, k] x[t, k]` for the step's
 //! tokens.
 //!
-//! `K` is a multiple of 8 and of the format's block. The result of a token has the same bits in
-//! whichever row and chunk it is computed. A shard of the matrix writes its columns of `y`.
+//! `K` is a multiple of 8 and of the format's block. There is a kernel for each height of the tile,
+//! that is, number of tokens of a workgroup, so that a short prompt does not pay for a long one. The
+//! result of a token has the same bits in whichever row, tile and chunk it is computed. A shard of the matrix writes its columns of `y`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,13 +11,16 @@ use crate::kernel::{
     Binding, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
     expect_shape, require,
 };
-use crate::weights::{Weight, for_each_format, words_per_row};
+use crate::weights::{Format, Weight, for_each_format, words_per_row};
 
 pub mod cases;
 mod reference;
 
-/// Tokens and outputs that a workgroup computes, as in the WGSL.
-const TILE: [u32; 2] = [32, 64];
+/// Tokens that a workgroup computes, in the order of [`KERNELS`]' second index.
+pub const HEIGHTS: [u32; 6] = [8, 16, 24, 32, 48, 64];
+
+/// Outputs that a workgroup computes, as in the WGSL.
+const OUTPUTS: u32 = 64;
 
 /// Uniform of the kernels.
 #[repr(C)]
@@ -35,13 +39,25 @@ pub struct Params {
 
 macro_rules! kernel {
     ($format_name:literal, $format:expr) => {
+        [
+            kernel!($format_name, $format, 8),
+            kernel!($format_name, $format, 16),
+            kernel!($format_name, $format, 24),
+            kernel!($format_name, $format, 32),
+            kernel!($format_name, $format, 48),
+            kernel!($format_name, $format, 64),
+        ]
+    };
+    ($format_name:literal, $format:expr, $height:literal) => {
         Kernel {
-            name: concat!("matmul_", $format_name),
+            name: concat!("matmul_", $format_name, "_t", $height),
             sources: &[
+                concat!("const TOKENS = ", $height, "u;"),
                 include_str!("../../common/state.wgsl"),
                 include_str!("../../common/workgroups.wgsl"),
                 include_str!("../../common/unpack_common.wgsl"),
                 $format.wgsl(),
+                unpack16($format),
                 include_str!("matmul.wgsl"),
             ],
             bindings: &[
@@ -54,26 +70,58 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::matmul(args, $format),
-            cases: || cases::cases($format),
+            cases: || cases::cases($format, $height),
         }
     };
 }
 
-/// The kernels, by format.
-pub static KERNELS: [Kernel; 10] = for_each_format!(kernel);
+/// The kernels, by format and by height of the tile.
+pub static KERNELS: [[Kernel; HEIGHTS.len()]; 10] = for_each_format!(kernel);
+
+/// What defines `unpack16`, unless the format's own file does.
+const fn unpack16(format: Format) -> &'static str {
+    match format {
+        Format::Q1_0 | Format::Q2_0G64 | Format::Q2_0G128 => "",
+        _ => include_str!("../../common/unpack16_by_eight.wgsl"),
+    }
+}
+
+/// The lowest tile that covers `rows`, or the highest one there is.
+fn height_for(rows: u32) -> u32 {
+    HEIGHTS.into_iter().find(|&height| height >= rows).unwrap_or(HEIGHTS[HEIGHTS.len() - 1])
+}
 
 /// `y (+)= x W^T`: `x` [T, K], `y` [T, N of the whole matrix]. With `accumulate` the products are
-/// added to `y`, else they replace it.
+/// added to `y`, else they replace it. `T` is the plan's number of rows: the tile is the lowest that
+/// covers it.
 pub fn matmul(x: Tensor, weight: Weight, y: Tensor, accumulate: bool) -> Result<Dispatch, ShapeError> {
-    let kernel = &KERNELS[weight.format as usize];
+    matmul_with_height(height_for(x.rows), x, weight, y, accumulate)
+}
+
+/// [`matmul`] with tiles of one of the [`HEIGHTS`].
+pub fn matmul_with_height(
+    height: u32,
+    x: Tensor,
+    weight: Weight,
+    y: Tensor,
+    accumulate: bool,
+) -> Result<Dispatch, ShapeError> {
+    let kernels = &KERNELS[weight.format as usize];
+    let kernel = kernels.iter().zip(HEIGHTS).find(|&(_, h)| h == height).map(|(kernel, _)| kernel);
+    let kernel = kernel.ok_or(ShapeError::Dimension {
+        kernel: "matmul",
+        dimension: "height of the tile",
+        actual: height.into(),
+        requirement: "8, 16, 24, 32, 48 or 64",
+    })?;
     weight.check(kernel.name)?;
     require(kernel.name, "rows of x", x.rows, x.rows > 0, "at least 1")?;
     expect_shape(kernel.name, "x", x, x.rows, weight.cols)?;
     expect_shape(kernel.name, "y", y, x.rows, y.cols)?;
     let end = weight.row_offset.saturating_add(weight.rows);
     require(kernel.name, "end of the shard", end, end <= y.cols, "at most the columns of y")?;
-    // A step of 16 columns is 17 iterations.
-    let iterations = weight.cols.saturating_add(weight.cols.div_ceil(16));
+    // A step of 32 columns is eight iterations of products, and up to 16 that copy inputs.
+    let iterations = weight.cols.div_ceil(32).saturating_mul(25);
     require(kernel.name, "loop iterations", iterations, iterations <= MAX_LOOP_ITERATIONS, "at most 65,535")?;
     let (quants_per_row, scales_per_row) = words_per_row(weight.format, weight.cols);
     let params = Params {
@@ -86,7 +134,7 @@ pub fn matmul(x: Tensor, weight: Weight, y: Tensor, accumulate: bool) -> Result<
         quants_per_row,
         scales_per_row,
     };
-    let tiles = u64::from(x.rows.div_ceil(TILE[0])) * u64::from(weight.rows.div_ceil(TILE[1]));
+    let tiles = u64::from(x.rows.div_ceil(height)) * u64::from(weight.rows.div_ceil(OUTPUTS));
     let workgroups = Workgroups::linear(kernel.name, tiles)?;
     let tensors = [x, weight.quants_tensor(), weight.scales_tensor(), y];
     let mut dispatch = Dispatch::new(kernel, params, &tensors, workgroups);
@@ -102,8 +150,18 @@ mod tests {
 
     #[test]
     fn the_wgsl_has_the_tile_that_the_grid_assumes() {
-        let wgsl = KERNELS[0].wgsl();
-        assert!(wgsl.contains(&format!("const TOKENS = {}u;", TILE[0])));
-        assert!(wgsl.contains(&format!("const OUTPUTS = {}u;", TILE[1])));
+        for kernels in &KERNELS {
+            for (kernel, height) in kernels.iter().zip(HEIGHTS) {
+                assert!(kernel.name.ends_with(&format!("_t{height}")));
+                assert!(kernel.wgsl().contains(&format!("const TOKENS = {height}u;")));
+                assert!(kernel.wgsl().contains(&format!("const OUTPUTS = {OUTPUTS}u;")));
+            }
+        }
+    }
+
+    #[test]
+    fn the_lowest_tile_that_covers_the_rows() {
+        let heights = [1, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65, 512].map(|rows| height_for(rows));
+        assert_eq!(heights, [8, 8, 16, 16, 24, 24, 32, 32, 48, 48, 64, 64, 64, 64]);
     }
 }
