@@ -19,6 +19,14 @@ const MODELS: [&str; 2] = ["qwen35-q1_0", "qwen3-q1_0"];
 /// at positions around 500.
 const ROUNDING: f32 = 1e-3;
 
+/// How a prompt is cut changes no bit of a dense model's logits. A recurrent layer adds up the tokens
+/// of a chunk in another order than those of another chunk: a hybrid's differ by rounding.
+fn assert_cut_agrees(name: &str, cut: &str, one: &[f32], other: &[f32]) {
+    let difference = max_difference(one, other);
+    let allowed = if name.starts_with("qwen35") { ROUNDING } else { 0.0 };
+    assert!(one.len() == other.len() && difference <= allowed, "{name}, {cut}: differ by {difference}");
+}
+
 fn random_ids(engine: &Engine, seed: u32, n: usize) -> Vec<u32> {
     println!("seed {seed}");
     let n_tokens = engine.loaded().unwrap().model.n_valid();
@@ -39,7 +47,7 @@ fn last_logits(engine: &mut Engine, pieces: &[&[u32]]) -> Vec<f32> {
 }
 
 #[test]
-fn chunk_sizes_agree_bit_for_bit() {
+fn chunk_sizes_agree() {
     let _gpu = one_at_a_time();
     for name in MODELS {
         let mut engine = load(gpu(), name);
@@ -48,11 +56,7 @@ fn chunk_sizes_agree_bit_for_bit() {
         let single = score(&mut engine, &ids, 1);
         for chunk in [2, 7, 64, 512] {
             let pieces = score(&mut engine, &ids, chunk);
-            assert!(
-                single == pieces,
-                "{name}: chunks of {chunk} differ by {}",
-                max_difference(&single, &pieces)
-            );
+            assert_cut_agrees(name, &format!("chunks of {chunk}"), &single, &pieces);
         }
     }
 }
@@ -88,7 +92,8 @@ fn prefill_equals_decode_at_every_edge() {
         for n in [1025, 2049] {
             let pieces: Vec<_> = ids[..n].chunks(512).collect();
             let i = EDGES.iter().position(|&edge| edge == n).unwrap();
-            assert!(last_logits(&mut engine, &pieces) == at_edges[i], "{name}, {n} tokens");
+            let whole = last_logits(&mut engine, &pieces);
+            assert_cut_agrees(name, &format!("{n} tokens"), &whole, &at_edges[i]);
         }
         // Token by token, through the plan for decode.
         engine.reset().unwrap();
@@ -136,7 +141,7 @@ fn continuing_a_session_equals_a_cold_run() {
         let cold = last_logits(&mut engine, &[&ids]);
         for cut in [1, 64, 99] {
             let warm = last_logits(&mut engine, &[&ids[..cut], &ids[cut..]]);
-            assert!(cold == warm, "{name}, cut at {cut}: differ by {}", max_difference(&cold, &warm));
+            assert_cut_agrees(name, &format!("cut at {cut}"), &cold, &warm);
         }
         // The same through generation: a second turn that extends the first.
         engine.reset().unwrap();

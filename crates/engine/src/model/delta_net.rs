@@ -1,10 +1,11 @@
 //! The recurrent layer, as its formula reads.
 
 use signbit_shaders::Tensor;
-use signbit_shaders::kernels::conv1d::conv1d;
+use signbit_shaders::kernels::delta_chunk::{CHUNK, DeltaChunks, delta_chunk};
+use signbit_shaders::kernels::delta_conv::delta_conv;
 use signbit_shaders::kernels::delta_net::{DeltaGates, DeltaShape, delta_net};
+use signbit_shaders::kernels::delta_step::RING_ROWS;
 use signbit_shaders::kernels::gated_norm::gated_norm;
-use signbit_shaders::kernels::l2_norm::l2_norm;
 
 use super::layers::Caches;
 use super::recorder::Recorder;
@@ -61,7 +62,7 @@ impl DeltaNet {
             a: weights.vector(&format!("{prefix}.ssm_a"))?,
             dt_bias: weights.vector(&format!("{prefix}.ssm_dt.bias"))?,
             norm: weights.vector(&format!("{prefix}.ssm_norm.weight"))?,
-            conv_state: caches.recurrent(geometry.conv_kernel - 1, channels)?,
+            conv_state: caches.recurrent(RING_ROWS, channels)?,
             state: caches.recurrent(shape.num_value_heads * shape.key_head_dim, shape.value_head_dim)?,
             shape,
             eps: config.rms_norm_eps,
@@ -71,7 +72,7 @@ impl DeltaNet {
     /// Adds the mixer's output to `x` [T, D].
     pub fn forward(&self, rec: &mut Recorder<'_>, x: Tensor) -> Result<()> {
         let (shape, eps) = (self.shape, self.eps);
-        let (key_heads, value_heads) = (shape.num_key_heads, shape.num_value_heads);
+        let value_heads = shape.num_value_heads;
         let (channels, values) = (self.conv_state.cols, value_heads * shape.value_head_dim);
 
         let p = rec.norm_linear("delta.in", x, self.input_norm, &self.in_proj, eps)?; // [T, C + Hv * dv + 2 * Hv]
@@ -83,9 +84,14 @@ impl DeltaNet {
         let y = rec.scratch(x.rows, channels)?; // [T, C]
         let o = rec.scratch(x.rows, values)?; // [T, Hv * dv]
         let normed = rec.scratch(x.rows, values)?; // [T, Hv * dv]
-        rec.push("delta.conv", conv1d(u, self.conv, self.conv_state, *y))?;
-        rec.push("delta.l2_norm", l2_norm(*y, key_heads, shape.key_head_dim, eps))?;
-        rec.push("delta.rule", delta_net(*y, gates, self.state, *o, shape))?;
+        let matrix_rows = DeltaChunks::matrix_rows(x.rows, shape);
+        let solve = rec.scratch(matrix_rows, CHUNK)?; // [chunks * Hv * 32, 32]
+        let mixing = rec.scratch(matrix_rows, CHUNK)?; // [chunks * Hv * 32, 32]
+        let decay = rec.scratch(x.rows, 2 * value_heads)?; // [T, 2 * Hv]
+        let chunks = DeltaChunks { solve: *solve, mixing: *mixing, decay: *decay };
+        rec.push("delta.conv", delta_conv(u, self.conv, self.conv_state, *y, shape, eps))?;
+        rec.push("delta.chunk", delta_chunk(*y, gates, chunks, shape))?;
+        rec.push("delta.rule", delta_net(*y, chunks, self.state, *o, shape))?;
         rec.push("delta.norm", gated_norm(*o, z, self.norm, *normed, value_heads, eps))?;
         rec.add_linear("delta.out", *normed, &self.out_proj, x) // residual
     }

@@ -29,8 +29,12 @@ use weights::{Matrix, Weights};
 /// The most tokens one prefill step reads.
 pub const MAX_PREFILL_ROWS: u32 = 512;
 
-/// Row capacities of the prefill plans; a step uses the narrowest that holds it.
-const PREFILL_ROWS: [u32; 9] = [8, 16, 24, 32, 48, 64, 128, 256, MAX_PREFILL_ROWS];
+/// Row capacities of the prefill plans; a step uses the narrowest that holds it. Those up to 64 are
+/// the heights of `matmul`'s tiles.
+const PREFILL_ROWS: &[u32] = &[8, 16, 24, 32, 48, 64, 128, 256, MAX_PREFILL_ROWS];
+
+/// The same on a software adapter: SwiftShader takes a second to compile each height's kernel.
+const SOFTWARE_PREFILL_ROWS: &[u32] = &[16, MAX_PREFILL_ROWS];
 
 /// The most tokens that one submit generates.
 pub const MAX_STEPS_PER_SUBMIT: u32 = 8;
@@ -272,7 +276,9 @@ impl Model {
 
     fn record_plans(&mut self, device: &mut Device, max_rows: u32) -> Result<(), EngineError> {
         // Widest first: the narrower plans then reuse its scratch.
-        let mut capacities: Vec<u32> = PREFILL_ROWS.into_iter().filter(|&rows| rows < max_rows).collect();
+        let is_software = device.info().backend == "webgpu" && device.info().is_fallback;
+        let rows = if is_software { SOFTWARE_PREFILL_ROWS } else { PREFILL_ROWS };
+        let mut capacities: Vec<u32> = rows.iter().copied().filter(|&rows| rows < max_rows).collect();
         capacities.push(max_rows);
         let mut prefill = Vec::new();
         for &rows in capacities.iter().rev() {

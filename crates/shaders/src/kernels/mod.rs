@@ -9,12 +9,12 @@ pub mod argmax_partial;
 pub mod attention;
 pub mod attention_decode;
 pub mod attention_merge;
-pub mod conv1d;
+pub mod delta_chunk;
+pub mod delta_conv;
 pub mod delta_net;
 pub mod delta_step;
 pub mod embed;
 pub mod gated_norm;
-pub mod l2_norm;
 pub mod linear;
 pub mod matmul;
 pub mod matvec;
@@ -38,8 +38,8 @@ pub fn all() -> Vec<&'static Kernel> {
     all.extend(matvec::kernels());
     all.extend(matmul::KERNELS.iter().flatten());
     all.extend([
-        &conv1d::KERNEL,
-        &l2_norm::KERNEL,
+        &delta_conv::KERNEL,
+        &delta_chunk::KERNEL,
         &delta_net::KERNEL,
         &delta_step::KERNEL,
         &gated_norm::KERNEL,

@@ -1,12 +1,16 @@
-// The gated delta rule, token by token. For value head j with state S [dk, dv] and key head j % Hk:
-//     S = e^g S,   g = ssm_a[j] * softplus(alpha[t, j] + dt_bias[j])
-//     d = sigmoid(beta[t, j]) * (v - S^T k)
-//     S = S + k d^T
-//     out = S^T q
-// One invocation per (value head, column of S): columns do not depend on each other, so there is
-// no barrier, and neighbours read neighbouring elements of a row of S. The decay is applied while
-// a row is read, which leaves two reads and one write of S per token. Rows go by eight, which also
-// keeps the loops of 512 tokens below what a software adapter counts (see mod.rs).
+// The gated delta rule, chunk by chunk. For a value head with state S and the tokens i of a chunk,
+// with M, P and decays from delta_chunk:
+//     R_i   = v_i - left_i S^T k_i
+//     U     = M R
+//     out_i = left_i S^T q_i + sum_l P_il U_l
+//     S     = left_n S + sum_i rest_i k_i U_i^T
+// One workgroup per (value head, 32 columns of S): columns do not depend on each other. Each of its
+// 64 invocations has four columns; of the tokens it has four while it reads S, and of the rows of S
+// every eighth vector while it writes.
+
+const CHUNK = 32u;
+// Vectors of four columns.
+const QUADS = 8u;
 
 struct Params {
     rows: u32,
@@ -14,51 +18,23 @@ struct Params {
     value_heads: u32,
     key_dim: u32,
     value_dim: u32,
-    // Row length of alpha and beta, and their first columns that count.
-    gates_stride: u32,
-    alpha_first: u32,
-    beta_first: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<uniform> state: State;
-@group(0) @binding(2) var<storage, read> y: array<f32>;
-@group(0) @binding(3) var<storage, read> alpha: array<f32>;
-@group(0) @binding(4) var<storage, read> beta: array<f32>;
-@group(0) @binding(5) var<storage, read> ssm_a: array<f32>;
-@group(0) @binding(6) var<storage, read> dt_bias: array<f32>;
-@group(0) @binding(7) var<storage, read_write> s: array<f32>;
-@group(0) @binding(8) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read> y: array<vec4f>;
+@group(0) @binding(3) var<storage, read> solve: array<vec4f>;
+@group(0) @binding(4) var<storage, read> mixing: array<vec4f>;
+@group(0) @binding(5) var<storage, read> decay: array<f32>;
+@group(0) @binding(6) var<storage, read_write> s: array<vec4f>;
+@group(0) @binding(7) var<storage, read_write> out: array<vec4f>;
 
-// ln(1 + e^x) = max(x, 0) + ln(1 + e), e = e^-|x|. With a = e / (2 + e), at most 1/3,
-//     ln(1 + e) = 2 atanh(a) = 2 (a + a^3 / 3 + a^5 / 5 + ...)
-// The first term left out is below 1e-8 of the sum. WGSL lets log be off by 2^-21 near 1, which
-// would add up over the many tokens that a slow decay (small e) lasts. For x > 20 the result is x.
-fn softplus(x: f32) -> f32 {
-    let e = exp(-abs(x));
-    let a = e / (2.0 + e);
-    let z = a * a;
-    let series = 1.0 + z * (1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0
-        + z * (1.0 / 9.0 + z * (1.0 / 11.0 + z * (1.0 / 13.0 + z / 15.0))))));
-    return max(x, 0.0) + 2.0 * a * series;
-}
+// R, then U: [token][quad].
+var<workgroup> tile: array<vec4f, CHUNK * QUADS>;
 
-// Four rows of the column that starts at element `at`.
-fn state_rows(at: u32) -> vec4f {
-    let stride = params.value_dim;
-    return vec4f(s[at], s[at + stride], s[at + 2u * stride], s[at + 3u * stride]);
-}
-
-fn store_rows(at: u32, rows: vec4f) {
-    let stride = params.value_dim;
-    s[at] = rows.x;
-    s[at + stride] = rows.y;
-    s[at + 2u * stride] = rows.z;
-    s[at + 3u * stride] = rows.w;
-}
-
-fn inputs(at: u32) -> vec4f {
-    return vec4f(y[at], y[at + 1u], y[at + 2u], y[at + 3u]);
+// Four rows of S from element `at` on.
+fn state_rows(at: u32, stride: u32) -> mat4x4f {
+    return mat4x4f(s[at], s[at + stride], s[at + 2u * stride], s[at + 3u * stride]);
 }
 
 @compute @workgroup_size(64)
@@ -67,54 +43,108 @@ fn main(
     @builtin(num_workgroups) count: vec3u,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let column = linear_workgroup(id, count) * 64u + lane;
-    let n_values = params.value_heads * params.value_dim;
-    if (column >= n_values) {
+    let index = linear_workgroup(id, count);
+    // All counts of elements are in vectors of four from here on.
+    let columns = params.value_dim / 4u;
+    let blocks = (columns + QUADS - 1u) / QUADS;
+    let head = index / blocks;
+    if (head >= params.value_heads) {
         return;
     }
-    let head = column / params.value_dim;
-    let n_keys = params.key_heads * params.key_dim;
-    let y_cols = 2u * n_keys + n_values;
-    let key_offset = head % params.key_heads * params.key_dim;
-    // Element (i, column) of the head's state is at first + i * value_dim.
-    let first = head * params.key_dim * params.value_dim + column % params.value_dim;
+    let quad = lane % QUADS;
+    let part = lane / QUADS;
+    // A block may reach past the last column; what it computes there is not stored.
+    let is_column = index % blocks * QUADS + quad < columns;
+    let column = min(index % blocks * QUADS + quad, columns - 1u);
+    let key_dim = params.key_dim / 4u;
+    let y_cols = 2u * params.key_heads * key_dim + params.value_heads * columns;
+    let query = head % params.key_heads * key_dim;
+    let key = query + params.key_heads * key_dim;
+    let value = 2u * params.key_heads * key_dim + head * columns + column;
+    // Row 4 e of the head's state is at first_row + 4 e * columns.
+    let first_row = head * params.key_dim * columns + column;
 
-    let by_eight = params.key_dim & ~7u;
+    let n_rows = min(state.n_tokens, params.rows);
+    for (var first = 0u; first < n_rows; first += CHUNK) {
+        let n = min(CHUNK, n_rows - first);
+        let matrices = (first / CHUNK * params.value_heads + head) * CHUNK * CHUNK / 4u;
+        // The four tokens of this invocation; those past the last one repeat it, and meet zeros in M.
+        let i = part * 4u;
+        let t = min(first + vec4u(i, i + 1u, i + 2u, i + 3u), vec4u(n_rows - 1u));
+        let decay_at = t * 2u * params.value_heads + head;
+        let left = vec4f(decay[decay_at.x], decay[decay_at.y], decay[decay_at.z], decay[decay_at.w]);
 
-    for (var t = 0u; t < min(state.n_tokens, params.rows); t += 1u) {
-        let q = t * y_cols + key_offset;
-        let k = q + n_keys;
-        let gate = t * params.gates_stride + head;
-        let decay = exp(ssm_a[head] * softplus(alpha[gate + params.alpha_first] + dt_bias[head]));
-        let strength = sigmoid(beta[gate + params.beta_first]);
+        var recalled = mat4x4f();
+        var outputs = mat4x4f();
+        if (i < n) {
+            let row = t * y_cols;
+            for (var e = 0u; e < key_dim; e += 1u) {
+                let rows = state_rows(first_row + 4u * e * columns, columns);
+                let k = row + key + e;
+                let q = row + query + e;
+                recalled += mat4x4f(rows * y[k.x], rows * y[k.y], rows * y[k.z], rows * y[k.w]);
+                outputs += mat4x4f(rows * y[q.x], rows * y[q.y], rows * y[q.z], rows * y[q.w]);
+            }
+            let v = row + value;
+            let at = i * QUADS + quad;
+            tile[at] = y[v.x] - left.x * recalled[0];
+            tile[at + QUADS] = y[v.y] - left.y * recalled[1];
+            tile[at + 2u * QUADS] = y[v.z] - left.z * recalled[2];
+            tile[at + 3u * QUADS] = y[v.w] - left.w * recalled[3];
+        }
+        workgroupBarrier();
 
-        var recalled = 0.0;
-        for (var i = 0u; i < by_eight; i += 8u) {
-            let at = first + i * params.value_dim;
-            recalled += dot(state_rows(at), inputs(k + i));
-            recalled += dot(state_rows(at + 4u * params.value_dim), inputs(k + i + 4u));
+        // Columns of M and P hold the four tokens.
+        let until = min(i + 4u, n);
+        var u = mat4x4f();
+        if (i < n) {
+            for (var l = 0u; l < until; l += 1u) {
+                let m = solve[matrices + l * 8u + part];
+                let r = tile[l * QUADS + quad];
+                u += mat4x4f(m.x * r, m.y * r, m.z * r, m.w * r);
+            }
         }
-        for (var i = by_eight; i < params.key_dim; i += 1u) {
-            recalled += s[first + i * params.value_dim] * y[k + i];
+        workgroupBarrier();
+        if (i < n) {
+            let at = i * QUADS + quad;
+            tile[at] = u[0];
+            tile[at + QUADS] = u[1];
+            tile[at + 2u * QUADS] = u[2];
+            tile[at + 3u * QUADS] = u[3];
         }
-        let d = strength * (y[t * y_cols + 2u * n_keys + column] - decay * recalled);
+        workgroupBarrier();
 
-        var sum = 0.0;
-        for (var i = 0u; i < by_eight; i += 8u) {
-            let at = first + i * params.value_dim;
-            let lo = decay * state_rows(at) + inputs(k + i) * d;
-            let hi = decay * state_rows(at + 4u * params.value_dim) + inputs(k + i + 4u) * d;
-            store_rows(at, lo);
-            store_rows(at + 4u * params.value_dim, hi);
-            sum += dot(lo, inputs(q + i));
-            sum += dot(hi, inputs(q + i + 4u));
+        if (i < n) {
+            outputs = mat4x4f(left.x * outputs[0], left.y * outputs[1], left.z * outputs[2], left.w * outputs[3]);
+            for (var l = 0u; l < until; l += 1u) {
+                let p = mixing[matrices + l * 8u + part];
+                let d = tile[l * QUADS + quad];
+                outputs += mat4x4f(p.x * d, p.y * d, p.z * d, p.w * d);
+            }
+            for (var r = 0u; r < 4u && i + r < n && is_column; r += 1u) {
+                out[(first + i + r) * params.value_heads * columns + head * columns + column] = outputs[r];
+            }
         }
-        for (var i = by_eight; i < params.key_dim; i += 1u) {
-            let at = first + i * params.value_dim;
-            let element = decay * s[at] + y[k + i] * d;
-            s[at] = element;
-            sum += element * y[q + i];
+
+        let whole = decay[(first + n - 1u) * 2u * params.value_heads + head];
+        for (var e = part; e < key_dim; e += 8u) {
+            let at = first_row + 4u * e * columns;
+            var rows = whole * state_rows(at, columns);
+            for (var l = 0u; l < n; l += 1u) {
+                let rest = decay[((first + l) * 2u + 1u) * params.value_heads + head];
+                let k = y[(first + l) * y_cols + key + e];
+                let d = rest * tile[l * QUADS + quad];
+                rows += mat4x4f(k.x * d, k.y * d, k.z * d, k.w * d);
+            }
+            if (is_column) {
+                s[at] = rows[0];
+                s[at + columns] = rows[1];
+                s[at + 2u * columns] = rows[2];
+                s[at + 3u * columns] = rows[3];
+            }
         }
-        out[t * n_values + column] = sum;
+        // The next chunk reads what all invocations have written, and writes the tile anew.
+        storageBarrier();
+        workgroupBarrier();
     }
 }

@@ -1,8 +1,8 @@
-//! The gated delta rule (Yang et al. 2024, arXiv:2412.06464), token by token.
+//! The gated delta rule (Yang et al. 2024, arXiv:2412.06464), chunk by chunk.
 //!
 //! A row of `y` holds the queries and keys of `Hk` heads of `dk` elements, L2-normed already, and
 //! then the values of `Hv` heads of `dv`. For value head `j`, which reads key head `j % Hk`, and
-//! its state `S` [dk, dv]:
+//! its state `S` [dk, dv], the rule is, token by token:
 //!
 //! ```text
 //! g    = ssm_a[j] * softplus(alpha[t, j] + dt_bias[j])
@@ -12,18 +12,33 @@
 //! out  = S^T q                                     read, after the write
 //! ```
 //!
-//! `ssm_a` is negative (the file stores `-exp(A_log)`), so that `e^g` is at most 1. Value heads
-//! are tiled over the key heads: `j % Hk`, not `j / (Hv / Hk)`.
+//! For a chunk of up to 32 tokens at once, with the M, P and decays of
+//! [`delta_chunk`](super::delta_chunk), in which `left_i` is what the state has decayed to at token `i`
+//! and `rest_i` what is left of its writing at the end:
+//!
+//! ```text
+//! R_i   = v_i - left_i * S^T k_i
+//! U     = M R                                      the d of every token
+//! out_i = left_i * S^T q_i + sum_l P_il U_l
+//! S     = left_n * S + sum_i rest_i * k_i U_i^T
+//! ```
+//!
+//! Results depend on where chunks begin by rounding alone. Value heads are tiled over the key heads:
+//! `j % Hk`, not `j / (Hv / Hk)`.
 
 use bytemuck::{Pod, Zeroable};
 
+use super::delta_chunk::{CHUNK, DeltaChunks};
 use crate::kernel::{
     Binding, Columns, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
-    expect_columns, expect_shape, require,
+    expect_shape, require,
 };
 
 pub mod cases;
 mod reference;
+
+/// Columns of a head's state that a workgroup moves on, as in the WGSL.
+const COLUMNS: u32 = 32;
 
 /// The heads of a delta-rule layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +51,28 @@ pub struct DeltaShape {
     pub key_head_dim: u32,
     /// Elements of a value head, `dv`.
     pub value_head_dim: u32,
+}
+
+impl DeltaShape {
+    /// Refuses heads that do not fit together; gives the columns of queries, keys and values.
+    pub(in crate::kernels) fn check(self, kernel: &'static str) -> Result<u32, ShapeError> {
+        let Self { num_key_heads, num_value_heads, key_head_dim, value_head_dim } = self;
+        require(kernel, "num_key_heads", num_key_heads, num_key_heads > 0, "at least 1")?;
+        let tiles = num_value_heads > 0 && num_value_heads.is_multiple_of(num_key_heads);
+        require(kernel, "num_value_heads", num_value_heads, tiles, "a multiple of num_key_heads")?;
+        require(kernel, "key_head_dim", key_head_dim, key_head_dim > 0, "at least 1")?;
+        require(kernel, "value_head_dim", value_head_dim, value_head_dim > 0, "at least 1")?;
+        let keys = num_key_heads.saturating_mul(2).saturating_mul(key_head_dim);
+        Ok(keys.saturating_add(num_value_heads.saturating_mul(value_head_dim)))
+    }
+
+    /// Refuses heads that are not whole vectors of four.
+    pub(in crate::kernels) fn check_vectors(self, kernel: &'static str) -> Result<(), ShapeError> {
+        for (name, dim) in [("key_head_dim", self.key_head_dim), ("value_head_dim", self.value_head_dim)] {
+            require(kernel, name, dim, dim.is_multiple_of(4), "a multiple of 4")?;
+        }
+        Ok(())
+    }
 }
 
 /// What decides decay and writing strength.
@@ -60,9 +97,7 @@ pub struct Params {
     value_heads: u32,
     key_dim: u32,
     value_dim: u32,
-    gates_stride: u32,
-    alpha_first: u32,
-    beta_first: u32,
+    padding: [u32; 3],
 }
 
 /// The kernel.
@@ -71,15 +106,13 @@ pub static KERNEL: Kernel = Kernel {
     sources: &[
         include_str!("../../common/state.wgsl"),
         include_str!("../../common/workgroups.wgsl"),
-        include_str!("../../common/sigmoid.wgsl"),
         include_str!("delta_net.wgsl"),
     ],
     bindings: &[
         Binding::read("y"),
-        Binding::read("alpha"),
-        Binding::read("beta"),
-        Binding::read("ssm_a"),
-        Binding::read("dt_bias"),
+        Binding::read("solve"),
+        Binding::read("mixing"),
+        Binding::read("decay"),
         Binding::write("s"),
         Binding::write("out"),
     ],
@@ -92,50 +125,49 @@ pub static KERNEL: Kernel = Kernel {
 
 /// Runs the step's tokens through the state `s` [Hv * dk, dv], which is replaced.
 ///
-/// `y` [T, 2 * Hk * dk + Hv * dv], `out` [T, Hv * dv].
+/// `y` [T, 2 * Hk * dk + Hv * dv], `out` [T, Hv * dv]; `dk` and `dv` are multiples of 4.
 pub fn delta_net(
     y: Tensor,
-    gates: DeltaGates,
+    chunks: DeltaChunks,
     s: Tensor,
     out: Tensor,
     shape: DeltaShape,
 ) -> Result<Dispatch, ShapeError> {
     let DeltaShape { num_key_heads, num_value_heads, key_head_dim, value_head_dim } = shape;
-    let DeltaGates { alpha, beta, ssm_a, dt_bias } = gates;
     let name = KERNEL.name;
-    require(name, "num_key_heads", num_key_heads, num_key_heads > 0, "at least 1")?;
-    let tiles = num_value_heads > 0 && num_value_heads.is_multiple_of(num_key_heads);
-    require(name, "num_value_heads", num_value_heads, tiles, "a multiple of num_key_heads")?;
-    require(name, "key_head_dim", key_head_dim, key_head_dim > 0, "at least 1")?;
-    require(name, "value_head_dim", value_head_dim, value_head_dim > 0, "at least 1")?;
-    let keys = num_key_heads.saturating_mul(2).saturating_mul(key_head_dim);
-    let values = num_value_heads.saturating_mul(value_head_dim);
-    expect_shape(name, "y", y, y.rows, keys.saturating_add(values))?;
-    expect_columns(name, "alpha", alpha, y.rows, num_value_heads)?;
-    expect_columns(name, "beta", beta, y.rows, num_value_heads)?;
-    let same = beta.tensor.cols;
-    require(name, "row length of beta", same, same == alpha.tensor.cols, "that of alpha")?;
-    expect_shape(name, "ssm_a", ssm_a, 1, num_value_heads)?;
-    expect_shape(name, "dt_bias", dt_bias, 1, num_value_heads)?;
+    expect_shape(name, "y", y, y.rows, shape.check(name)?)?;
+    shape.check_vectors(name)?;
+    chunks.check(name, y.rows, shape)?;
     expect_shape(name, "s", s, num_value_heads.saturating_mul(key_head_dim), value_head_dim)?;
-    expect_shape(name, "out", out, y.rows, values)?;
-    let per_token = 1 + 2 * (key_head_dim / 8 + key_head_dim % 8);
-    let iterations = y.rows.saturating_mul(per_token);
+    expect_shape(name, "out", out, y.rows, num_value_heads.saturating_mul(value_head_dim))?;
+    // Reading the state, solving and mixing, and writing the state.
+    let per_chunk = 1 + key_head_dim / 4 + 2 * CHUNK + key_head_dim.div_ceil(32).saturating_mul(1 + CHUNK);
+    let iterations = y.rows.div_ceil(CHUNK).saturating_mul(per_chunk);
     require(name, "loop iterations", iterations, iterations <= MAX_LOOP_ITERATIONS, "at most 65,535")?;
-    let workgroups = Workgroups::linear(name, u64::from(values).div_ceil(64))?;
+    let blocks = u64::from(num_value_heads) * u64::from(value_head_dim.div_ceil(COLUMNS));
+    let workgroups = Workgroups::linear(name, blocks)?;
     let params = Params {
         rows: y.rows,
         key_heads: num_key_heads,
         value_heads: num_value_heads,
         key_dim: key_head_dim,
         value_dim: value_head_dim,
-        gates_stride: alpha.tensor.cols,
-        alpha_first: alpha.first,
-        beta_first: beta.first,
+        padding: [0; 3],
     };
-    let mut dispatch =
-        Dispatch::new(&KERNEL, params, &[y, alpha.tensor, beta.tensor, ssm_a, dt_bias, s, out], workgroups);
-    dispatch.bytes_read =
-        y.n_bytes() + alpha.n_bytes() + beta.n_bytes() + ssm_a.n_bytes() + dt_bias.n_bytes() + s.n_bytes();
+    let DeltaChunks { solve, mixing, decay } = chunks;
+    let mut dispatch = Dispatch::new(&KERNEL, params, &[y, solve, mixing, decay, s, out], workgroups);
+    dispatch.bytes_read += s.n_bytes();
     Ok(dispatch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wgsl_has_the_sizes_that_the_grid_assumes() {
+        assert!(KERNEL.wgsl().contains(&format!("const CHUNK = {CHUNK}u;")));
+        assert!(KERNEL.wgsl().contains(&format!("const QUADS = {}u;", COLUMNS / 4)));
+        assert!(super::super::delta_chunk::KERNEL.wgsl().contains(&format!("const CHUNK = {CHUNK}u;")));
+    }
 }
