@@ -28,21 +28,20 @@ const both = (kernel, wgsl, reference) => [
 
 /** Name, edits (file, text, replacement), and the engine test that must fail. */
 const MUTATIONS = [
-  ['adjacent-pair RoPE', both('norm_rope', [
-    ['let a = x[source + i] * scale * weight[i];', 'let a = x[source + 2u * i] * scale * weight[2u * i];'],
-    ['let b = x[source + n_pairs + i] * scale * weight[n_pairs + i];', 'let b = x[source + 2u * i + 1u] * scale * weight[2u * i + 1u];'],
-    ['out[dest + i] = a * c - b * s;', 'out[dest + 2u * i] = a * c - b * s;'],
-    ['out[dest + n_pairs + i] = a * s + b * c;', 'out[dest + 2u * i + 1u] = a * s + b * c;'],
-  ], [
-    ['(normed(i), normed(n_pairs + i))', '(normed(2 * i), normed(2 * i + 1))'],
-    ['out[dest + i] = (a * cos', 'out[dest + 2 * i] = (a * cos'],
-    ['out[dest + n_pairs + i] = (a * sin', 'out[dest + 2 * i + 1] = (a * sin'],
-  ]), LAYERS],
-  ['no QK-norm', both('norm_rope', [
-    ['let scale = 1.0 / sqrt(total / f32(params.head_dim) + params.eps);', 'let scale = select(1.0, 0.0, total < 0.0);'],
-  ], [
-    ['let scale = 1.0 / (mean + f64::from(p.eps)).sqrt();', 'let scale = if mean < 0.0 { 0.0 } else { 1.0 };'],
-  ]), LAYERS],
+  ['adjacent-pair RoPE', [
+    ['crates/shaders/src/common/norm_rope.wgsl', 'let pair = i % n_pairs;', 'let pair = i / 2u;'],
+    ['crates/shaders/src/common/norm_rope.wgsl', 'if (i < n_pairs) {', 'if (i % 2u == 0u) {'],
+    ['crates/shaders/src/common/norm_rope.wgsl', 'normed(head, i + n_pairs, is_key, scale) * s', 'normed(head, i + 1u, is_key, scale) * s'],
+    ['crates/shaders/src/common/norm_rope.wgsl', 'normed(head, pair, is_key, scale) * s', 'normed(head, i - 1u, is_key, scale) * s'],
+    [`${kernels}/qkv.rs`, '(normed(i), normed(n_pairs + i))', '(normed(2 * i), normed(2 * i + 1))'],
+    [`${kernels}/qkv.rs`, 'out[i] = a * cos', 'out[2 * i] = a * cos'],
+    [`${kernels}/qkv.rs`, 'out[n_pairs + i] = a * sin', 'out[2 * i + 1] = a * sin'],
+  ], LAYERS],
+  ['no QK-norm', [
+    [`${kernels}/qkv_rope_append/qkv_rope_append.wgsl`, 'let scale = 1.0 / sqrt(total / f32(params.head_dim) + params.eps);', 'let scale = select(1.0, 0.0, total < 0.0);'],
+    [`${kernels}/attention_decode/attention_decode.wgsl`, 'return sqrt(total / f32(params.head_dim) + params.eps);', 'return select(1.0, 0.0, total < 0.0);'],
+    [`${kernels}/qkv.rs`, 'let scale = 1.0 / (mean + f64::from(eps)).sqrt();', 'let scale = if mean < f64::from(-eps) { 0.0 } else { 1.0 };'],
+  ], LAYERS],
   ['+1 on norms', both('rms_norm', [
     ['* scale * weight[i]', '* scale * (weight[i] + 1.0)'],
   ], [
@@ -61,10 +60,10 @@ const MUTATIONS = [
   ['positions restart at 0 on continuation', [
     ['crates/engine/src/session.rs', 'State { position: self.ledger.len() as u32,', 'State { position: 0,'],
   ], CONTINUATION],
-  ['gate without sigmoid', both('sigmoid_gate', [
-    ['x[i] * sigmoid(gate)', 'x[i] * gate'],
+  ['gate without sigmoid', both('attention', [
+    ['vec4f(sigmoid(g.x), sigmoid(g.y), sigmoid(g.z), sigmoid(g.w))', 'g'],
   ], [
-    ['* sigmoid(f64::from(gate))', '* f64::from(gate)'],
+    ['sigmoid(qkv[gates + i].into())', 'f64::from(qkv[gates + i])'],
   ]), LAYERS],
   ['scale of the neighbouring group', [
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
@@ -94,6 +93,7 @@ const MUTATIONS = [
   ], CONTINUATION],
   ['attention looks one position ahead', both('attention', [
     ['let n_keys = min(state.position + token + 1u', 'let n_keys = min(state.position + token + 2u'],
+    ['last_query / params.group + 1u', 'last_query / params.group + 2u'],
   ], [
     ['let n_keys = (position + token + 1)', 'let n_keys = (position + token + 2)'],
   ]), CHUNKS],

@@ -67,10 +67,13 @@ impl Attention {
         let qkv = rec.norm_linear("attn.qkv", x, self.norm, &self.qkv_proj, self.eps)?; // [T, Hq * stride + 2 * Hkv * Dh]
         let o = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]
         if x.rows == 1 {
-            let splits = attention_decode::n_splits(shape, cache.k.rows);
-            let partials =
-                rec.scratch(shape.num_heads * splits, shape.head_dim + attention_decode::STATISTICS)?; // [Hq * splits, Dh + 2]
-            rec.push("attn.core", attention_decode(*qkv, norm_rope, cache, *partials, shape, scale))?;
+            let rows = shape.num_heads * attention_decode::n_splits(shape, cache.k.rows);
+            let queries = rec.scratch(rows, shape.head_dim)?; // [Hq * splits, Dh]
+            let partials = rec.scratch(rows, shape.head_dim + attention_decode::STATISTICS)?; // [Hq * splits, Dh + 2]
+            rec.push(
+                "attn.core",
+                attention_decode(*qkv, norm_rope, cache, *queries, *partials, shape, scale),
+            )?;
             rec.push("attn.merge", attention_merge(*partials, *qkv, *o, shape))?;
         } else {
             let q = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]

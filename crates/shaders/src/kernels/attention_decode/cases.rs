@@ -1,6 +1,6 @@
 //! Cases of the kernel.
 
-use super::{STATISTICS, attention_decode, heads_at_a_time, tile_keys};
+use super::{STATISTICS, attention_decode, tile_keys};
 use crate::case::{Case, CaseBuilder, Tolerance};
 use crate::kernel::ShapeError;
 use crate::kernels::qkv::{AttentionShape, KvCache, random};
@@ -25,7 +25,7 @@ struct Spec {
 }
 
 /// The first position, the last and the first of a tile, of a split and of a round of all splits, the
-/// cache's end and past it, groups of 1 to 16 (the last in two passes), gates, partial rotation, head
+/// cache's end and past it, groups of 1 to 64, gates, partial rotation, head
 /// sizes that leave invocations over, more splits than keys, and scores around 1e4.
 pub fn cases() -> Result<Vec<Case>, ShapeError> {
     let spec = |position, num_heads, num_kv_heads, head_dim, n_splits| Spec {
@@ -52,7 +52,7 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         spec(383, 4, 2, 128, 3),
         spec(384, 4, 2, 128, 3),
         Spec { context: 900, ..spec(777, 2, 1, 20, 3) },
-        // Tiles of 40, 32 and 84.
+        // Tiles of 40, 32, 84, 48, 16 and 4.
         gated(64, spec(39, 6, 1, 256, 3)),
         gated(64, spec(40, 12, 2, 256, 3)),
         gated(64, Spec { context: 300, ..spec(250, 6, 1, 256, 3) }),
@@ -60,8 +60,8 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         gated(16, spec(95, 8, 1, 256, 3)),
         gated(6, spec(170, 3, 1, 12, 8)),
         gated(2, spec(33, 5, 1, 8, 5)),
-        // Two passes.
         gated(64, spec(70, 16, 1, 256, 2)),
+        spec(9, 64, 1, 8, 2),
         Spec { n_tokens: 0, ..spec(5, 2, 1, 8, 2) },
         Spec { context: 5, ..spec(5, 2, 1, 8, 2) },
         Spec { old_keys: 10_000.0, ..spec(300, 4, 2, 64, 2) },
@@ -77,11 +77,12 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         let norm_rope = random::norm_rope(&mut c, head_dim, context, n_rot, 1.0);
         let k = c.random(context, shape.kv_cols(), old_keys);
         let v = c.random(context, shape.kv_cols(), 1.0);
+        let queries = c.output(num_heads * n_splits, head_dim);
         let partials = c.output(num_heads * n_splits, head_dim + STATISTICS);
         let scale = (1.0 / f64::from(head_dim).sqrt()) as f32;
         // Each weight of the sums carries the error of its score and of the maximum. Scores that grow
         // with the keys leave one weight of 1, but their own error grows as well.
-        let tile = tile_keys(heads_at_a_time(shape));
+        let tile = tile_keys(shape.group());
         let most_keys = (position / (tile * n_splits) + 1) * tile.min(position + 1);
         let sums = most_keys as f32 * (2.0 * SCORE + EXP);
         let tolerance = Tolerance { absolute: sums.max(SCORE), relative: SCORE };
@@ -91,7 +92,7 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
                  {context} in {n_splits} splits, keys to {old_keys}",
                 if gated { " with gates" } else { "" },
             ),
-            attention_decode(qkv, norm_rope, KvCache { k, v }, partials, shape, scale),
+            attention_decode(qkv, norm_rope, KvCache { k, v }, queries, partials, shape, scale),
             tolerance,
         )?);
     }

@@ -34,14 +34,13 @@ mod reference;
 /// Elements of a row of partials beside a head's: the maximum and the sum.
 pub const STATISTICS: u32 = 2;
 
-/// Elements of the queries that fit the workgroup's memory.
-const MAX_QUERY_ELEMENTS: u32 = 2048;
-
-/// Invocations of a workgroup, each of which scores four keys of a tile.
+/// Invocations of a workgroup, each of which scores four keys of a tile for one query head.
 const LANES: u32 = 64;
 
-/// Workgroups that keep a large GPU busy.
-const WORKGROUPS: u32 = 256;
+/// Workgroups that keep a GPU busy, and the tiles that a split has when the cache is full: software
+/// adapters take long to start a workgroup, even if it finds no keys.
+const WORKGROUPS: u32 = 128;
+const TILES_PER_SPLIT: u32 = 4;
 
 /// Uniform of the kernel.
 #[repr(C)]
@@ -50,14 +49,13 @@ pub struct Params {
     context: u32,
     num_kv_heads: u32,
     group: u32,
-    heads: u32,
     head_dim: u32,
     q_stride: u32,
     n_rot: u32,
     n_splits: u32,
     scale: f32,
     eps: f32,
-    padding: [u32; 2],
+    padding: [u32; 3],
 }
 
 /// The kernel.
@@ -76,6 +74,7 @@ pub static KERNEL: Kernel = Kernel {
         Binding::read("rope"),
         Binding::write("k_cache"),
         Binding::write("v_cache"),
+        Binding::write("queries"),
         Binding::write("partials"),
     ],
     state: StateAccess::Uniform,
@@ -85,28 +84,23 @@ pub static KERNEL: Kernel = Kernel {
     cases: cases::cases,
 };
 
-/// Query heads that a workgroup takes at a time: as many of a key head's group as fit.
-fn heads_at_a_time(shape: AttentionShape) -> u32 {
-    let group = shape.group();
-    let most = (MAX_QUERY_ELEMENTS / shape.head_dim).min(LANES / 4);
-    (1..=most).rev().find(|&n| group.is_multiple_of(n)).unwrap_or(1)
-}
-
 /// Keys of a tile.
-fn tile_keys(heads: u32) -> u32 {
-    4 * (LANES / heads)
+fn tile_keys(group: u32) -> u32 {
+    4 * (LANES / group)
 }
 
 /// How many splits suit a cache of `context` positions.
 pub fn n_splits(shape: AttentionShape, context: u32) -> u32 {
-    let n_tiles = context.div_ceil(tile_keys(heads_at_a_time(shape)));
-    (WORKGROUPS / shape.num_kv_heads.max(1)).clamp(1, n_tiles.max(1))
+    let n_tiles = context.div_ceil(tile_keys(shape.group().clamp(1, LANES)));
+    (WORKGROUPS / shape.num_kv_heads.max(1)).clamp(1, n_tiles.div_ceil(TILES_PER_SPLIT).max(1))
 }
 
 /// Attention of one token.
 ///
 /// * `qkv` [1, `shape.qkv_cols()`]: the token's projections;
 /// * `partials` [num_heads * splits, head_dim + 2], with any number of splits;
+/// * `queries` [num_heads * splits, head_dim]: scratch, a row for each row of `partials` with keys. It is
+///   not the workgroup's memory because browsers zero that at the start of each workgroup;
 /// * `scale` is usually `1 / sqrt(head_dim)`.
 ///
 /// A token whose position is past the rotation table, or past the cache, does nothing.
@@ -114,6 +108,7 @@ pub fn attention_decode(
     qkv: Tensor,
     norm_rope: NormRope,
     cache: KvCache,
+    queries: Tensor,
     partials: Tensor,
     shape: AttentionShape,
     scale: f32,
@@ -123,47 +118,46 @@ pub fn attention_decode(
     norm_rope.check(name, shape)?;
     cache.check(name, shape)?;
     expect_shape(name, "qkv", qkv, 1, shape.qkv_cols())?;
+    let group = shape.group();
+    require(name, "num_heads", shape.num_heads, group <= LANES, "at most 64 per key head")?;
     let n_splits = partials.rows / shape.num_heads;
     require(name, "splits", n_splits, n_splits > 0, "at least 1")?;
     expect_shape(name, "partials", partials, shape.num_heads * n_splits, shape.head_dim + STATISTICS)?;
+    expect_shape(name, "queries", queries, partials.rows, shape.head_dim)?;
     let NormRope { q_norm, k_norm, rope, eps } = norm_rope;
     let context = rope.rows.min(cache.k.rows);
-    let heads = heads_at_a_time(shape);
-    let iterations = loop_iterations(shape, heads, context.div_ceil(tile_keys(heads)).div_ceil(n_splits));
+    let iterations = loop_iterations(shape, context.div_ceil(tile_keys(group)).div_ceil(n_splits));
     let few = iterations <= u64::from(MAX_LOOP_ITERATIONS);
     require(name, "context", context, few, "short enough for the loops of one invocation")?;
     let workgroups = Workgroups::linear(name, u64::from(shape.num_kv_heads) * u64::from(n_splits))?;
     let params = Params {
         context,
         num_kv_heads: shape.num_kv_heads,
-        group: shape.group(),
-        heads,
+        group,
         head_dim: shape.head_dim,
         q_stride: shape.q_stride(),
         n_rot: rope.cols,
         n_splits,
         scale,
         eps,
-        padding: [0; 2],
+        padding: [0; 3],
     };
-    let tensors = [qkv, q_norm, k_norm, rope, cache.k, cache.v, partials];
+    let tensors = [qkv, q_norm, k_norm, rope, cache.k, cache.v, queries, partials];
     let mut dispatch = Dispatch::new(&KERNEL, params, &tensors, workgroups);
     let row = |tensor: Tensor| Tensor { rows: 1, ..tensor }.n_bytes();
     dispatch.bytes_read = qkv.n_bytes() + q_norm.n_bytes() + k_norm.n_bytes() + row(rope);
     dispatch.bytes_read += cache.k.n_bytes() + cache.v.n_bytes();
-    dispatch.bytes_written = partials.n_bytes() + row(cache.k) + row(cache.v);
+    dispatch.bytes_written = queries.n_bytes() + partials.n_bytes() + row(cache.k) + row(cache.v);
     Ok(dispatch)
 }
 
 /// Iterations of all loops of one invocation that goes through `tiles` tiles.
-fn loop_iterations(shape: AttentionShape, heads: u32, tiles: u32) -> u64 {
-    let (quads, slots) = (u64::from(shape.head_dim / 4), u64::from(LANES / heads));
+fn loop_iterations(shape: AttentionShape, tiles: u32) -> u64 {
+    let (quads, slots) = (u64::from(shape.head_dim / 4), u64::from(LANES / shape.group()));
     let own_quads = quads.div_ceil(slots);
     // Scores, maxima, and for each quad of values all keys.
     let per_tile = 1 + quads + slots + own_quads * (1 + slots);
-    // Norms of query and key, rotation, sums; and the new row.
-    let per_pass = 1 + 4 * own_quads + slots + own_quads + slots;
-    let passes = u64::from(shape.group() / heads);
-    let new_row = 3 * u64::from(shape.head_dim.div_ceil(LANES)) + u64::from(LANES);
-    passes * (per_pass + per_tile * u64::from(tiles)) + new_row
+    // The norm and rotation of the query, that of the new key, and the sum of weights.
+    let once = 4 * own_quads + slots + own_quads + 4 * u64::from(LANES) + slots;
+    once + per_tile * u64::from(tiles)
 }

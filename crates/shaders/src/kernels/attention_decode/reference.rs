@@ -24,14 +24,13 @@ pub(super) fn attention_decode(args: &mut Args<'_>) {
         args.write(1)[row(position, kv_head)..][..head_dim].copy_from_slice(value);
     }
     let (k_cache, v_cache) = (args.write(0).to_vec(), args.write(1).to_vec());
-    let partials = args.write(2);
-    let (tile, n_splits) = (tile_keys(p.heads) as usize, p.n_splits as usize);
+    let (tile, n_splits) = (tile_keys(p.group) as usize, p.n_splits as usize);
     for head in 0..num_kv_heads * group {
         let kv_head = head / group;
         let q = norm_rope(&qkv[head * q_stride..][..head_dim], q_norm, angles, p.eps);
         for split in 0..n_splits {
             let cols = head_dim + STATISTICS as usize;
-            let result = &mut partials[(head * n_splits + split) * cols..][..cols];
+            let row_of_split = head * n_splits + split;
             let keys: Vec<usize> = (0..=position).filter(|u| u / tile % n_splits == split).collect();
             let score = |&u: &usize| {
                 let key = &k_cache[row(u, kv_head)..][..head_dim];
@@ -39,9 +38,12 @@ pub(super) fn attention_decode(args: &mut Args<'_>) {
             };
             let scores: Vec<f64> = keys.iter().map(score).collect();
             let Some(mut top) = scores.first().copied() else {
-                result[head_dim + 1] = 0.0;
+                args.write(3)[row_of_split * cols + head_dim + 1] = 0.0;
                 continue;
             };
+            for (i, &q) in q.iter().enumerate() {
+                args.write(2)[row_of_split * head_dim + i] = (q * f64::from(p.scale)) as f32;
+            }
             for &score in &scores {
                 top = top.max(score);
             }
@@ -54,6 +56,7 @@ pub(super) fn attention_decode(args: &mut Args<'_>) {
                     sums[i] += weight * f64::from(v_cache[row(u, kv_head) + i]);
                 }
             }
+            let result = &mut args.write(3)[row_of_split * cols..][..cols];
             for i in 0..head_dim {
                 result[i] = sums[i] as f32;
             }
@@ -67,7 +70,7 @@ pub(super) fn attention_decode(args: &mut Args<'_>) {
 mod tests {
     use crate::case::{CaseBuilder, Tolerance, run_reference};
     use crate::kernel::Tensor;
-    use crate::kernels::attention_decode::{attention_decode, heads_at_a_time, n_splits, tile_keys};
+    use crate::kernels::attention_decode::{attention_decode, n_splits, tile_keys};
     use crate::kernels::qkv::{AttentionShape, KvCache, NormRope};
 
     const TOLERANCE: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
@@ -86,46 +89,36 @@ mod tests {
         let old = |a: [f32; 4], b: [f32; 4]| [a, b, [9.0; 4], [9.0; 4]].concat();
         let k = c.values(4, 4, &old(key(2f32.ln()), key(4f32.ln())));
         let v = c.values(4, 4, &old([1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 3.0]));
-        let partials = c.output(2, 6);
+        let (queries, partials) = (c.output(2, 4), c.output(2, 6));
         let shape = AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim: 4, gated: false };
         let norm_rope = NormRope { q_norm: norm, k_norm: norm, rope, eps: 0.0 };
-        let dispatch = attention_decode(qkv, norm_rope, KvCache { k, v }, partials, shape, 1.0);
+        let dispatch = attention_decode(qkv, norm_rope, KvCache { k, v }, queries, partials, shape, 1.0);
         let (buffers, _) = run_reference(&c.finish("hand", dispatch, TOLERANCE).unwrap());
         let floats = |i: usize| buffers[i].iter().map(|&b| f32::from_bits(b)).collect::<Vec<_>>();
         assert_eq!(floats(3)[8..], [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0]);
         assert_eq!(floats(4)[8..], [8.0, 0.0, 4.0, -8.0, 9.0, 9.0, 9.0, 9.0]);
         let e4 = (-4f32).exp();
         let expected = [8.0 + 2.0 * e4, 4.0 * e4, 4.0, 16.0 * e4 - 8.0, 4.0, 1.0 + 6.0 * e4];
-        for (i, (actual, expected)) in floats(5).into_iter().zip(expected).enumerate() {
+        for (i, (actual, expected)) in floats(6).into_iter().zip(expected).enumerate() {
             assert!((actual - expected).abs() < 1e-6, "{i}: {actual}, not {expected}");
         }
-        assert_eq!(floats(5)[11], 0.0);
+        assert_eq!(floats(6)[11], 0.0);
+        assert_eq!(floats(5), [1.0, 1.0, 1.0, 1.0, -12345.0, -12345.0, -12345.0, -12345.0]);
     }
 
     #[test]
-    fn groups_are_served_whole_if_they_fit() {
+    fn splits_by_hand() {
         let shape = |group: u32, head_dim| AttentionShape {
             num_heads: 2 * group,
             num_kv_heads: 2,
             head_dim,
             gated: false,
         };
-        for (group, head_dim, heads) in [
-            (1, 64, 1),
-            (2, 128, 2),
-            (6, 256, 6),
-            (8, 256, 8),
-            (8, 128, 8),
-            (16, 256, 8),
-            (11, 256, 1),
-            (20, 8, 10),
-        ] {
-            assert_eq!(heads_at_a_time(shape(group, head_dim)), heads, "{group} {head_dim}");
-            assert!(tile_keys(heads) >= 16);
+        assert_eq!([1, 2, 6, 8, 64].map(tile_keys), [256, 128, 40, 32, 4]);
+        // Tiles of 128 keys.
+        for (context, splits) in [(1, 1), (512, 1), (513, 2), (4096, 8), (1 << 20, 64)] {
+            assert_eq!(n_splits(shape(2, 128), context), splits, "{context}");
         }
-        assert_eq!(n_splits(shape(2, 128), 4096), 32);
-        assert_eq!(n_splits(shape(2, 128), 1), 1);
-        assert_eq!(n_splits(shape(2, 128), 129), 2);
     }
 
     #[test]
@@ -133,11 +126,13 @@ mod tests {
         let mut c = CaseBuilder::new(1);
         let shape = AttentionShape { num_heads: 4, num_kv_heads: 2, head_dim: 8, gated: true };
         let (qkv, partials) = (c.output(1, 96), c.output(12, 10));
+        let queries = |partials: Tensor| Tensor { cols: 8, ..partials };
         let cache = KvCache { k: c.output(5, 16), v: c.output(5, 16) };
         let norm = c.output(1, 8);
         let norm_rope = NormRope { q_norm: norm, k_norm: norm, rope: c.output(5, 4), eps: 0.0 };
-        let dispatch =
-            |qkv, cache, partials, shape| attention_decode(qkv, norm_rope, cache, partials, shape, 1.0);
+        let dispatch = |qkv, cache, partials, shape| {
+            attention_decode(qkv, norm_rope, cache, queries(partials), partials, shape, 1.0)
+        };
         assert!(dispatch(qkv, cache, partials, shape).is_ok());
         assert!(dispatch(qkv, cache, partials, AttentionShape { gated: false, ..shape }).is_err());
         assert!(dispatch(Tensor { rows: 2, ..qkv }, cache, partials, shape).is_err());
@@ -146,13 +141,13 @@ mod tests {
             assert!(dispatch(qkv, cache, Tensor { rows, cols, ..partials }, shape).is_err(), "{rows} {cols}");
         }
         // One split cannot go through any number of keys.
-        let rows = 2_000_000;
-        let long = |tensor: Tensor| Tensor { rows, ..tensor };
+        let long = |tensor: Tensor| Tensor { rows: 2_000_000, ..tensor };
         let cache = KvCache { k: long(cache.k), v: long(cache.v) };
         let norm_rope = NormRope { rope: long(norm_rope.rope), ..norm_rope };
-        assert!(attention_decode(qkv, norm_rope, cache, Tensor { rows: 4, ..partials }, shape, 1.0).is_err());
-        assert!(
-            attention_decode(qkv, norm_rope, cache, Tensor { rows: 512, ..partials }, shape, 1.0).is_ok()
-        );
+        for (rows, fits) in [(4, false), (512, true)] {
+            let partials = Tensor { rows, ..partials };
+            let dispatch = attention_decode(qkv, norm_rope, cache, queries(partials), partials, shape, 1.0);
+            assert_eq!(dispatch.is_ok(), fits, "{rows}");
+        }
     }
 }
