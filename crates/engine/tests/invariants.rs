@@ -333,30 +333,33 @@ fn a_nan_in_cache_or_state_is_an_error_and_a_reset_cures_it() {
         let mut engine = load(device, "qwen35-q1_0");
         let ids = random_ids(&engine, 9, 20);
         let clean = greedy(&mut engine, &ids, 8);
-        let poisoned: Vec<_> = {
+        let poisoned = {
             let (_, loaded, _) = engine.parts_mut().unwrap();
             let decode = &loaded.model.plans().decode.dispatches;
-            let kernels = ["attn.core", "delta.rule", "delta.conv"];
-            let find = |name: &str| decode.iter().find(|d| d.label.ends_with(name)).unwrap().clone();
-            kernels.map(find).into_iter().collect()
+            let kept = [("attn.core", "k_cache"), ("delta.rule", "s"), ("delta.rule", "ring")];
+            kept.map(|(label, name)| {
+                let dispatch = decode.iter().find(|d| d.label.ends_with(label)).unwrap();
+                let at = dispatch.kernel.bindings.iter().position(|b| b.name == name).unwrap();
+                (name, dispatch.buffers[at])
+            })
         };
-        for dispatch in poisoned {
+        for (name, buffer) in poisoned {
             let request = TokenRequest { prompt: ids.clone(), ..TokenRequest::default() };
             let mut generation = engine.start(request).unwrap();
             block_on(engine.step(&mut generation)).unwrap();
             let (device, _, _) = engine.parts_mut().unwrap();
-            // The key cache, or the state: what these kernels write first.
-            let bindings = &dispatch.kernel.bindings;
-            let at = bindings.iter().position(|b| b.access == signbit_shaders::Access::ReadWrite).unwrap();
-            device.write(dispatch.buffers[at], 0, &[f32::NAN.to_bits()]).unwrap();
+            // The first row of the ring is the one that the next step replaces.
+            let row = device.buffer_words(buffer).unwrap() / 4;
+            let offset = if name == "ring" { row } else { 0 };
+            device.write(buffer, offset, &[f32::NAN.to_bits()]).unwrap();
             let error = loop {
                 match block_on(engine.step(&mut generation)) {
-                    Ok(_) => assert!(generation.finished().is_none(), "{}: NaN went unseen", dispatch.label),
+                    Ok(_) => assert!(generation.finished().is_none(), "{name}: NaN went unseen"),
                     Err(error) => break error,
                 }
             };
-            assert_eq!(error.code(), "non_finite", "{}", dispatch.label);
-            assert_eq!(greedy(&mut engine, &ids, 8), clean, "after {}", dispatch.label);
+            assert_eq!(error.code(), "non_finite", "{name}");
+            assert_eq!(greedy(&mut engine, &ids, 8), clean, "after {name}");
         }
     }
 }

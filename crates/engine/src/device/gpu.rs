@@ -536,7 +536,11 @@ fn create_pipeline(device: &wgpu::Device, kernel: &'static Kernel) -> Pipeline {
         layout: Some(&pipeline_layout),
         module: &module,
         entry_point: Some("main"),
-        compilation_options: Default::default(),
+        // Kernels write workgroup memory before they read it; browsers clear it nevertheless.
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
         cache: None,
     });
     Pipeline { pipeline, layout }
