@@ -391,6 +391,7 @@ impl From<VariantArg> for Variant {
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// The GGUF file, or the first part of a split model; the built-in model if not given
+    #[arg(conflicts_with = "sizes")]
     pub model: Option<PathBuf>,
     /// Random one-bit weights in a real geometry instead of a file
     #[arg(long, value_enum, conflicts_with = "model")]
