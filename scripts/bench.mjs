@@ -73,5 +73,8 @@ function printKernels(what, { tokens, kernels }) {
 }
 
 function rate(bytes_per_s) {
-  return Number.isFinite(bytes_per_s) ? `${(bytes_per_s / 1e9).toFixed(2)} GB/s` : "-";
+  if (!Number.isFinite(bytes_per_s)) {
+    return "-";
+  }
+  return bytes_per_s < 1e9 ? `${(bytes_per_s / 1e6).toFixed(1)} MB/s` : `${(bytes_per_s / 1e9).toFixed(2)} GB/s`;
 }

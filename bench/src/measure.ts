@@ -18,9 +18,10 @@ export interface Workload {
 export interface Runner {
   /**
    * Reads a prompt of `prompt_tokens` from an empty context and generates exactly `n_tokens`, the most
-   * likely each. Throws where another number of tokens was read or generated.
+   * likely each. Resolves with the milliseconds from the first of these tokens to the last; throws
+   * where another number of tokens was read or generated.
    */
-  generate(prompt: string, prompt_tokens: number, n_tokens: number): Promise<void>;
+  generate(prompt: string, prompt_tokens: number, n_tokens: number): Promise<number>;
 }
 
 /** What the stopwatch showed. */
@@ -38,28 +39,30 @@ export const PROMPT_TOKENS = 16;
 /** Times the engine. */
 export async function measure(runner: Runner, workload: Workload): Promise<Speeds> {
   const { prompts, tokens, runs, context } = workload;
-  const seconds = async (prompt: number, n_tokens: number): Promise<number> => {
+  const read = async (n: number): Promise<number> => {
     const start = performance.now();
-    await runner.generate(promptOf(prompt), prompt, n_tokens);
-    return (performance.now() - start) / 1000;
+    await runner.generate(promptOf(n), n, 1);
+    return performance.now() - start;
   };
-  const medianSeconds = async (prompt: number, n_tokens: number): Promise<number> => {
-    await seconds(prompt, n_tokens);
-    const times: number[] = [];
-    while (times.length < runs) {
-      times.push(await seconds(prompt, n_tokens));
-    }
-    return median(times);
-  };
-  const time_to_first_token_ms = (await seconds(PROMPT_TOKENS, 1)) * 1000;
+  const time_to_first_token_ms = await read(PROMPT_TOKENS);
   const prefill: Speeds["prefill"][number][] = [];
   for (const n of prompts.filter((length) => length < context)) {
-    const median = await medianSeconds(n, 1);
-    prefill.push({ tokens: n, ms: median * 1000, tokens_per_s: n / median });
+    const ms = await medianOf(runs, () => read(n));
+    prefill.push({ tokens: n, ms, tokens_per_s: (n / ms) * 1000 });
   }
-  // The first token belongs to the prompt; what the others add is decoding.
-  const decodeSeconds = (await medianSeconds(PROMPT_TOKENS, tokens + 1)) - (await medianSeconds(PROMPT_TOKENS, 1));
-  return { time_to_first_token_ms, decode: { tokens, tokens_per_s: tokens / decodeSeconds }, prefill };
+  // The first token belongs to the prompt.
+  const ms = await medianOf(runs, () => runner.generate(promptOf(PROMPT_TOKENS), PROMPT_TOKENS, tokens + 1));
+  return { time_to_first_token_ms, decode: { tokens, tokens_per_s: (tokens / ms) * 1000 }, prefill };
+}
+
+/** After a run that warms up. */
+async function medianOf(runs: number, measurement: () => Promise<number>): Promise<number> {
+  await measurement();
+  const values: number[] = [];
+  while (values.length < runs) {
+    values.push(await measurement());
+  }
+  return median(values);
 }
 
 /** A text of `n` tokens: the vocabularies of these models have a token for each digit and none for two. */

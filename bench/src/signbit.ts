@@ -79,14 +79,18 @@ function runnerOf(engine: Engine): Runner {
   return {
     async generate(prompt, prompt_tokens, n_tokens) {
       await engine.reset();
-      let [n_read, n_generated] = [0, 0];
+      let [n_read, n_generated, first] = [0, 0, 0];
       for await (const step of engine.generate({ prompt, max_tokens: n_tokens, temperature: 0, ignore_stop: true })) {
         n_read = step.prompt_tokens;
+        // The step that ends the prompt gives one token.
+        first = n_generated === 0 ? performance.now() : first;
         n_generated += step.ids.length;
       }
+      const ms = performance.now() - first;
       if (n_read !== prompt_tokens || n_generated !== n_tokens) {
         throw new Error(`Signbit read ${n_read} and wrote ${n_generated} tokens, not ${prompt_tokens} and ${n_tokens}`);
       }
+      return ms;
     },
   };
 }

@@ -26,7 +26,8 @@ interface WllamaEngine {
   ): Promise<void>;
   isMultithread(): boolean;
   createCompletion(params: CompletionParams): Promise<{
-    readonly timings?: { readonly prompt_n: number; readonly predicted_n: number };
+    /** The server's own; `predicted_ms` is the time after the first token. */
+    readonly timings?: { readonly prompt_n: number; readonly predicted_n: number; readonly predicted_ms: number };
   }>;
   exit(): Promise<void>;
 }
@@ -53,12 +54,13 @@ export async function timeWllama(threads: number, workload: Workload): Promise<S
     throw new Error(`wllama does not run ${threads} threads here`);
   }
   const runner = {
-    async generate(prompt: string, prompt_tokens: number, n_tokens: number): Promise<void> {
+    async generate(prompt: string, prompt_tokens: number, n_tokens: number): Promise<number> {
       const params = { max_tokens: n_tokens, temperature: 0, ignore_eos: true, cache_prompt: false };
       const { timings } = await wllama.createCompletion({ prompt, ...params });
       if (timings?.prompt_n !== prompt_tokens || timings.predicted_n !== n_tokens) {
         throw new Error(`wllama read ${timings?.prompt_n} and wrote ${timings?.predicted_n} tokens, not ${prompt_tokens} and ${n_tokens}`);
       }
+      return timings.predicted_ms;
     },
   };
   const speeds = await measure(runner, workload);

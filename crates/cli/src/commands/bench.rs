@@ -285,5 +285,9 @@ fn print_kernels(step: &StepProfile, what: &str) -> Result<(), CliError> {
 }
 
 fn rate(bytes_per_s: f64) -> String {
-    if bytes_per_s.is_finite() { format!("{:.2} GB/s", bytes_per_s / 1e9) } else { "-".to_owned() }
+    match bytes_per_s {
+        rate if !rate.is_finite() => "-".to_owned(),
+        rate if rate < 1e9 => format!("{:.1} MB/s", rate / 1e6),
+        rate => format!("{:.2} GB/s", rate / 1e9),
+    }
 }
