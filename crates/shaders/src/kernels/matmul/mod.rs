@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_lowest_tile_that_covers_the_rows() {
-        let heights = [1, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65, 512].map(|rows| height_for(rows));
+        let heights = [1, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65, 512].map(height_for);
         assert_eq!(heights, [8, 8, 16, 16, 24, 24, 32, 32, 48, 48, 64, 64, 64, 64]);
     }
 }

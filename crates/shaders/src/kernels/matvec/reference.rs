@@ -36,8 +36,8 @@ pub(super) fn product(args: &mut Args<'_>, op: Op, format: Format) {
         }
         Op::Swiglu => {
             let n = p.rows as usize / 2;
-            for o in 0..n {
-                y[o] = (silu(sum(o)) * sum(n + o)) as f32;
+            for (o, y) in y.iter_mut().enumerate().take(n) {
+                *y = (silu(sum(o)) * sum(n + o)) as f32;
             }
         }
     }

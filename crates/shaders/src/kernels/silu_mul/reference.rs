@@ -8,9 +8,9 @@ pub(super) fn silu_mul(args: &mut Args<'_>) {
     let gate_up = args.read(0);
     let out = args.write(0);
     let cols = p.cols as usize;
-    for i in 0..n_tokens * cols {
+    for (i, out) in out.iter_mut().enumerate().take(n_tokens * cols) {
         let gate = i + i / cols * cols;
-        out[i] = (silu(f64::from(gate_up[gate])) * f64::from(gate_up[gate + cols])) as f32;
+        *out = (silu(f64::from(gate_up[gate])) * f64::from(gate_up[gate + cols])) as f32;
     }
 }
 
