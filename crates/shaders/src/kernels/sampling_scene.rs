@@ -13,6 +13,9 @@ const KEPT: u32 = 8;
 /// Positions of the context.
 pub const CONTEXT: u32 = 200;
 
+/// Makes the dispatch of a sampling kernel.
+pub(crate) type Constructor = fn(&Buffers) -> Result<Dispatch, ShapeError>;
+
 /// A token to be sampled: what is in every buffer, and the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
@@ -113,7 +116,7 @@ impl Scene {
     pub fn case(
         self,
         name: impl Into<String>,
-        kernel: fn(&Buffers) -> Result<Dispatch, ShapeError>,
+        kernel: Constructor,
         tolerance: Tolerance,
     ) -> Result<Case, ShapeError> {
         let dispatch = kernel(&self.buffers)?;
