@@ -102,10 +102,7 @@ impl Scene {
     }
 
     /// Runs the references of these kernels.
-    pub fn run(
-        &mut self,
-        kernels: &[fn(&Buffers) -> Result<Dispatch, ShapeError>],
-    ) -> Result<(), ShapeError> {
+    pub fn run(&mut self, kernels: &[Constructor]) -> Result<(), ShapeError> {
         for kernel in kernels {
             kernel(&self.buffers)?.run_reference(&mut self.words, &mut self.state);
         }
