@@ -1,8 +1,19 @@
 // Perturbed scores, whose largest is a draw from the softmax; sampling.rs is the Rust side.
 
+// Where the random bits come from; read once, for all ids.
+struct Noise {
+    is_random: bool,
+    seed: vec2u,
+    position: u32,
+}
+
+fn noise_at(position: u32) -> Noise {
+    return Noise(settings[IS_RANDOM] != 0u, vec2u(settings[SEED], settings[SEED + 1u]), position);
+}
+
 // First word of pcg4d (Jarzynski and Olano, Hash Functions for GPU Rendering, 2020).
-fn random_bits(id: u32, position: u32) -> u32 {
-    var v = vec4u(id, position, settings[SEED], settings[SEED + 1u]);
+fn random_bits(id: u32, noise: Noise) -> u32 {
+    var v = vec4u(id, noise.position, noise.seed);
     v = v * 1664525u + 1013904223u;
     v.x += v.y * v.w;
     v.y += v.z * v.x;
@@ -25,9 +36,9 @@ fn gumbel(bits: u32) -> f32 {
     return -log(exponential);
 }
 
-fn perturbed(distance: f32, id: u32, position: u32) -> f32 {
-    if (settings[IS_RANDOM] == 0u) {
+fn perturbed(distance: f32, id: u32, noise: Noise) -> f32 {
+    if (!noise.is_random) {
         return -distance;
     }
-    return gumbel(random_bits(id, position)) - distance;
+    return gumbel(random_bits(id, noise)) - distance;
 }

@@ -13,6 +13,9 @@ const KEPT: u32 = 8;
 /// Positions of the context.
 pub const CONTEXT: u32 = 200;
 
+/// Makes the dispatch of a sampling kernel.
+pub(crate) type Constructor = fn(&Buffers) -> Result<Dispatch, ShapeError>;
+
 /// A token to be sampled: what is in every buffer, and the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
@@ -99,10 +102,7 @@ impl Scene {
     }
 
     /// Runs the references of these kernels.
-    pub fn run(
-        &mut self,
-        kernels: &[fn(&Buffers) -> Result<Dispatch, ShapeError>],
-    ) -> Result<(), ShapeError> {
+    pub fn run(&mut self, kernels: &[Constructor]) -> Result<(), ShapeError> {
         for kernel in kernels {
             kernel(&self.buffers)?.run_reference(&mut self.words, &mut self.state);
         }
@@ -113,7 +113,7 @@ impl Scene {
     pub fn case(
         self,
         name: impl Into<String>,
-        kernel: fn(&Buffers) -> Result<Dispatch, ShapeError>,
+        kernel: Constructor,
         tolerance: Tolerance,
     ) -> Result<Case, ShapeError> {
         let dispatch = kernel(&self.buffers)?;

@@ -25,12 +25,21 @@ var<workgroup> of_logits: array<vec4f, 256>;
 var<workgroup> of_scores: array<vec4f, 256>;
 var<workgroup> n_scores: array<f32, 256>;
 
-fn score(id: u32, logit: f32) -> f32 {
+// Settings that every id needs, read once.
+struct Adjustment {
+    has_bias: bool,
+    has_penalties: bool,
+    has_dry: bool,
+    has_allowed: bool,
+    inverse_temperature: f32,
+}
+
+fn score(id: u32, logit: f32, adjustment: Adjustment) -> f32 {
     var value = logit;
-    if (settings[HAS_BIAS] != 0u) {
+    if (adjustment.has_bias) {
         value += bias[id];
     }
-    if (settings[HAS_PENALTIES] != 0u) {
+    if (adjustment.has_penalties) {
         let count = history[params.counts + id];
         let in_reply = count & ~IN_PROMPT;
         if (count != 0u) {
@@ -40,16 +49,38 @@ fn score(id: u32, logit: f32) -> f32 {
             value -= setting(PRESENCE) + setting(FREQUENCY) * f32(in_reply);
         }
     }
-    if (settings[HAS_DRY] != 0u) {
+    if (adjustment.has_dry) {
         value -= setting(DRY_PENALTIES + min(repeats[id], MAX_MATCH));
         repeats[id] = 0u;
     }
-    return clamp(value * setting(INVERSE_TEMPERATURE), -1e37, 1e37);
+    return clamp(value * adjustment.inverse_temperature, -1e37, 1e37);
 }
 
 fn combined_logits(a: vec4f, b: vec4f) -> vec4f {
     let top = max(a.x, b.x);
     return vec4f(top, min(a.y, b.y), a.z + b.z, a.w * exp(a.x - top) + b.w * exp(b.x - top));
+}
+
+fn with_logit(a: vec4f, logit: f32) -> vec4f {
+    let top = max(a.x, logit);
+    // One of the two is the largest, whose exponential is 1.
+    let rest = exp(min(a.x, logit) - top);
+    let sum = select(a.w + rest, a.w * rest + 1.0, logit > a.x);
+    return vec4f(top, min(a.y, logit), a.z, sum);
+}
+
+fn combined_scores(a: vec4f, b: vec4f) -> vec4f {
+    return vec4f(max(a.x, b.x), min(a.y, b.y), a.z + b.z, a.w + b.w);
+}
+
+// Adds the results at 15 places, `step` apart, to the one before them.
+fn gather(first: u32, step: u32) {
+    for (var i = 1u; i < 16u; i += 1u) {
+        let other = first + i * step;
+        of_logits[first] = combined_logits(of_logits[first], of_logits[other]);
+        of_scores[first] = combined_scores(of_scores[first], of_scores[other]);
+        n_scores[first] += n_scores[other];
+    }
 }
 
 @compute @workgroup_size(256)
@@ -67,6 +98,13 @@ fn main(
             tally[i] = 0u;
         }
     }
+    let adjustment = Adjustment(
+        settings[HAS_BIAS] != 0u,
+        settings[HAS_PENALTIES] != 0u,
+        settings[HAS_DRY] != 0u,
+        settings[HAS_ALLOWED] != 0u,
+        setting(INVERSE_TEMPERATURE),
+    );
     var raw = vec4f(EXCLUDED, UNBOUNDED, 0.0, 0.0);
     var scores = vec4f(EXCLUDED, UNBOUNDED, 0.0, 0.0);
     var n = 0.0;
@@ -75,9 +113,9 @@ fn main(
         let logit = logits[id];
         var result = EXCLUDED;
         if (is_finite(bitcast<u32>(logit))) {
-            raw = combined_logits(raw, vec4f(logit, logit, 0.0, 1.0));
-            result = score(id, logit);
-            if (settings[HAS_ALLOWED] != 0u && !has_id(SETS, id)) {
+            raw = with_logit(raw, logit);
+            result = score(id, logit, adjustment);
+            if (adjustment.has_allowed && !has_id(SETS, id)) {
                 result = EXCLUDED;
             }
         } else {
@@ -85,7 +123,7 @@ fn main(
         }
         logits[params.vocab + id] = result;
         if (result != EXCLUDED) {
-            scores = vec4f(max(scores.x, result), min(scores.y, result), scores.z + result, scores.w + result * result);
+            scores = combined_scores(scores, vec4f(result, result, result, result * result));
             n += 1.0;
         }
     }
@@ -93,17 +131,13 @@ fn main(
     of_scores[lane] = scores;
     n_scores[lane] = n;
     workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            of_logits[lane] = combined_logits(of_logits[lane], of_logits[lane + half]);
-            let a = of_scores[lane];
-            let b = of_scores[lane + half];
-            of_scores[lane] = vec4f(max(a.x, b.x), min(a.y, b.y), a.z + b.z, a.w + b.w);
-            n_scores[lane] += n_scores[lane + half];
-        }
-        workgroupBarrier();
+    // Sixteen invocations take sixteen each, then one the rest: few barriers.
+    if (lane < 16u) {
+        gather(lane, 16u);
     }
+    workgroupBarrier();
     if (lane == 0u) {
+        gather(0u, 1u);
         let at = share * 9u;
         for (var i = 0u; i < 4u; i += 1u) {
             stats[at + i] = of_logits[0][i];

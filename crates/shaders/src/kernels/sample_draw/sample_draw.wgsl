@@ -24,6 +24,18 @@ var<workgroup> flags: array<atomic<u32>, 256>;
 var<workgroup> best_score: array<f32, 256>;
 var<workgroup> best_id: array<u32, 256>;
 
+// Takes the best of the results at 16 places, `step` apart, to the first.
+fn gather(first: u32, step: u32) {
+    for (var i = 1u; i < 16u; i += 1u) {
+        let other = first + i * step;
+        let is_tie = best_score[other] == best_score[first];
+        if (best_score[other] > best_score[first] || (is_tie && best_id[other] < best_id[first])) {
+            best_score[first] = best_score[other];
+            best_id[first] = best_id[other];
+        }
+    }
+}
+
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3u,
@@ -45,22 +57,24 @@ fn main(
         }
     }
     workgroupBarrier();
-    let position = state.position + state.n_tokens;
+    let noise = noise_at(state.position + state.n_tokens);
+    let scores = whole;
+    let cuts = bounds;
     var best = EXCLUDED;
     var winner = 0xffffffffu;
     let start = share * params.share;
     let end = min(start + params.share, params.n_valid);
     for (var id = start + lane; id < end; id += 256u) {
         let score = logits[params.vocab + id];
-        let distance = whole.top - score;
-        if (score == EXCLUDED || distance > whole.reach) {
+        let distance = scores.top - score;
+        if (score == EXCLUDED || distance > scores.reach) {
             continue;
         }
-        let bin = bin_of(distance, whole.scale);
-        if (is_undecided(bounds, bin)) {
+        let bin = bin_of(distance, scores.scale);
+        if (is_undecided(cuts, bin)) {
             atomicOr(&flags[(id - start) / 32u], 1u << (id % 32u));
-        } else if (bin < bounds.first) {
-            let value = perturbed(distance, id, position);
+        } else if (bin < cuts.first) {
+            let value = perturbed(distance, id, noise);
             // Ids ascend, so the first of equals stays.
             if (value > best) {
                 best = value;
@@ -71,19 +85,13 @@ fn main(
     best_score[lane] = best;
     best_id[lane] = winner;
     workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            let other = lane + half;
-            let is_better = best_score[other] > best_score[lane]
-                || (best_score[other] == best_score[lane] && best_id[other] < best_id[lane]);
-            if (is_better) {
-                best_score[lane] = best_score[other];
-                best_id[lane] = best_id[other];
-            }
-        }
-        workgroupBarrier();
+    // Sixteen invocations take sixteen each, then one the rest: few barriers.
+    if (lane < 16u) {
+        gather(lane, 16u);
     }
+    workgroupBarrier();
     if (lane == 0u) {
+        gather(0u, 1u);
         tally[params.winners + share] = best_id[0];
     }
     if (lane < params.share / 32u) {

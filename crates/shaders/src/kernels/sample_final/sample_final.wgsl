@@ -196,11 +196,12 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     }
     workgroupBarrier();
 
+    let noise = noise_at(position);
     var best = EXCLUDED;
     var winner = 0xffffffffu;
     if (lane < params.shares && tally[params.winners + lane] != 0xffffffffu) {
         winner = tally[params.winners + lane];
-        best = perturbed(distance_of(winner), winner, position);
+        best = perturbed(distance_of(winner), winner, noise);
     }
     for (var word = lane; word < n_words(); word += 256u) {
         for (var bits = tally[params.undecided + word]; bits != 0u; bits &= bits - 1u) {
@@ -208,7 +209,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
             if (!is_kept(id)) {
                 continue;
             }
-            let value = perturbed(distance_of(id), id, position);
+            let value = perturbed(distance_of(id), id, noise);
             if (value > best || (value == best && id < winner)) {
                 best = value;
                 winner = id;

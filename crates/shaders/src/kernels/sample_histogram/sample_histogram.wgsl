@@ -37,16 +37,22 @@ fn main(
         whole = summarize(params.shares);
     }
     workgroupBarrier();
+    let scores = whole;
     let end = min((share + 1u) * params.share, params.n_valid);
     for (var id = share * params.share + lane; id < end; id += 256u) {
         let score = logits[params.vocab + id];
-        let distance = whole.top - score;
-        if (score != EXCLUDED && distance <= whole.reach) {
-            let at = bin_of(distance, whole.scale) * 3u;
+        let distance = scores.top - score;
+        if (score != EXCLUDED && distance <= scores.reach) {
+            let at = bin_of(distance, scores.scale) * 3u;
             let weight = mass(distance);
             atomicAdd(&found[at], 1u);
-            atomicAdd(&found[at + 1u], weight >> 13u);
-            atomicAdd(&found[at + 2u], weight & 8191u);
+            // Most tokens weigh little.
+            if (weight >= 8192u) {
+                atomicAdd(&found[at + 1u], weight >> 13u);
+            }
+            if (weight > 0u) {
+                atomicAdd(&found[at + 2u], weight & 8191u);
+            }
         }
     }
     workgroupBarrier();

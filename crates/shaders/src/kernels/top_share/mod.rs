@@ -31,7 +31,7 @@ pub static KERNEL: Kernel = Kernel {
     ],
     bindings: &[Binding::read("logits"), Binding::write_u32("candidates")],
     state: StateAccess::Uniform,
-    workgroup_size: [256, 1, 1],
+    workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::top_share,
     cases: cases::cases,
