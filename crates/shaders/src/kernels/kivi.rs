@@ -184,6 +184,18 @@ impl Layout {
         Ok(Self { num_kv_heads, head_dim, context })
     }
 
+    /// The longest context whose buffers have at most `max_words` words each; 0 if none has.
+    pub fn max_context(num_kv_heads: u32, head_dim: u32, max_words: u64) -> u32 {
+        let row_words = 2 * u64::from(num_kv_heads) * u64::from(head_dim) / 8;
+        let rows = max_words / row_words.max(1) / u64::from(WINDOW) * u64::from(WINDOW);
+        let exact_words = 2 * u64::from(EXACT_SLOTS) * u64::from(num_kv_heads) * u64::from(head_dim);
+        if rows == 0 || exact_words > max_words {
+            0
+        } else {
+            u32::try_from(rows).unwrap_or(u32::MAX - SINK) + SINK
+        }
+    }
+
     /// Quantised rows that there is room for: a multiple of [`WINDOW`].
     pub fn capacity(&self) -> u32 {
         self.context.saturating_sub(SINK).max(1).next_multiple_of(WINDOW)
@@ -514,5 +526,253 @@ pub(super) mod random {
 
     fn extremes(group: &[f32]) -> (f32, f32) {
         group.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), &x| (a.min(x), b.max(x)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Rng;
+    use crate::kernels::kivi_decode::kivi_decode;
+    use crate::kernels::qkv::NormRope;
+
+    /// Append and flush as the definition says, token by token.
+    #[derive(Default)]
+    struct Walk {
+        cursors: Cursors,
+        flushed: bool,
+    }
+
+    impl Walk {
+        fn append(&mut self) {
+            self.flushed = false;
+            if self.cursors.sink < 8 {
+                self.cursors.sink += 1;
+                return;
+            }
+            if self.cursors.residual == 128 {
+                self.cursors.quantised += 128;
+                self.cursors.residual = 0;
+                self.flushed = true;
+            }
+            self.cursors.residual += 1;
+        }
+    }
+
+    #[test]
+    fn cursors_follow_from_the_length() {
+        let mut walk = Walk::default();
+        for len in 0..2000 {
+            let cursors = Cursors::at(len);
+            assert_eq!(cursors, walk.cursors, "{len}");
+            assert_eq!((cursors.len(), cursors.sink), (len, len.min(8)));
+            assert!(cursors.quantised.is_multiple_of(128) && cursors.residual <= 128);
+            walk.append();
+            assert_eq!(finds_window_full(len), walk.flushed, "{len}");
+        }
+        assert_eq!(Cursors::at(136), Cursors { sink: 8, quantised: 0, residual: 128 });
+        assert_eq!(Cursors::at(137), Cursors { sink: 8, quantised: 128, residual: 1 });
+    }
+
+    /// Only the first token of a piece may find the window full, and the next after it must.
+    #[test]
+    fn pieces_end_where_the_window_is_full() {
+        let mut position = 0;
+        for expected in [136, 128, 128] {
+            assert_eq!(piece(position), expected);
+            position += expected;
+        }
+        for position in 0..1000 {
+            let n = piece(position);
+            assert!((1..n).all(|i| !finds_window_full(position + i)), "{position}");
+            assert!(finds_window_full(position + n), "{position}");
+        }
+    }
+
+    #[test]
+    fn truncation_drops_exact_rows_only() {
+        let at = Cursors::at;
+        assert_eq!(at(100).truncate(20), Ok(at(20)));
+        assert_eq!(at(100).truncate(5), Ok(at(5)));
+        assert_eq!(at(136).truncate(0), Ok(at(0)));
+        assert_eq!(at(300).truncate(300), Ok(at(300)));
+        assert_eq!(at(300).truncate(400), Ok(at(300)));
+        assert_eq!(at(300).truncate(265), Ok(at(265)));
+        // Where the quantised rows end the window stays empty.
+        let empty = Cursors { sink: 8, quantised: 256, residual: 0 };
+        assert_eq!(at(300).truncate(264), Ok(empty));
+        for len in [0, 8, 136, 263] {
+            assert_eq!(at(300).truncate(len), Err(TruncateError { len, quantised: 256 }));
+        }
+    }
+
+    /// At every length that can be reached, rows have distinct places inside their buffers.
+    #[test]
+    fn every_row_of_a_long_context_has_its_own_place() {
+        let layout = Layout::new(4, 256, 131_072).unwrap();
+        assert_eq!(layout.capacity(), 131_072);
+        let place = BufferId(0);
+        let words = |t: Tensor| (t.n_bytes() / 4) as usize;
+        let (exact, codes, scales) =
+            (words(layout.exact(place)), words(layout.codes(place)), words(layout.scales(place)));
+        // WGSL computes an index in units of codes first.
+        assert!(codes as u64 * 8 <= u64::from(u32::MAX));
+        assert_eq!(codes * 4, 128 << 20);
+        for len in (0..=131_072).step_by(997).chain(131_000..=131_072) {
+            let cursors = Cursors::at(len);
+            for u in [0, 7, 8, 135, 136, len / 2, len.saturating_sub(129), len.saturating_sub(1)] {
+                if u >= len {
+                    continue;
+                }
+                match cursors.place(u) {
+                    Place::Exact(slot) => assert!(slot < EXACT_SLOTS),
+                    Place::Quantised(row) => assert!(row < cursors.quantised && row < layout.capacity()),
+                }
+            }
+            assert!(cursors.quantised <= layout.capacity());
+        }
+        let mut seen = vec![false; codes];
+        let mut seen_scales = vec![false; scales];
+        let mut seen_exact = vec![false; exact];
+        for part in [Part::Key, Part::Value] {
+            for head in 0..4 {
+                for slot in 0..EXACT_SLOTS {
+                    let at = layout.exact_index(part, head, slot);
+                    assert!(!std::mem::replace(&mut seen_exact[at], true));
+                    assert!(at + 256 <= exact);
+                }
+                // A word per eight channels; a scale per 32 rows of a key channel or 32 channels of a value.
+                for row in 0..layout.capacity() {
+                    for c in (0..256).step_by(128) {
+                        let at = layout.code_index(part, head, row, c);
+                        assert_eq!(layout.code_index(part, head, row, c + 127), at + 15);
+                        assert!(!std::mem::replace(&mut seen[at], true));
+                        let at = layout.scale_index(part, head, row, c);
+                        let first = part == Part::Value || row.is_multiple_of(32);
+                        assert_eq!(std::mem::replace(&mut seen_scales[at], true), !first);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The layout in numbers, for two heads of 64 with room for 256 rows.
+    #[test]
+    fn places_by_hand() {
+        let layout = Layout::new(2, 64, 200).unwrap();
+        assert_eq!(layout.capacity(), 256);
+        assert_eq!(layout.exact_index(Part::Key, 1, 9), (136 + 9) * 64);
+        assert_eq!(layout.exact_index(Part::Value, 0, 0), 2 * 136 * 64);
+        assert_eq!(layout.code_index(Part::Key, 1, 3, 17), ((256 + 3) * 64 + 16) / 8);
+        assert_eq!(layout.code_index(Part::Value, 0, 0, 0), 2 * 256 * 8);
+        assert_eq!(layout.scale_index(Part::Key, 1, 40, 5), (8 + 1) * 64 + 5);
+        assert_eq!(layout.scale_index(Part::Value, 1, 40, 33), 2 * 8 * 64 + (256 + 40) * 2 + 1);
+    }
+
+    #[test]
+    fn every_value_decodes_to_within_half_a_step() {
+        let mut rng = Rng::new(3);
+        let mut groups: Vec<Vec<f32>> = Vec::new();
+        for i in 0..200 {
+            let (offset, size) = (rng.uniform() * 4.0, 10f32.powi(i % 8 - 4));
+            groups.push((0..32).map(|_| (offset + rng.uniform()) * size).collect());
+        }
+        groups.push(vec![0.7; 32]);
+        groups.push(vec![0.0; 32]);
+        groups.push((0..32).map(|i| 1e-9 * i as f32).collect());
+        for group in &groups {
+            let scale = Scale::of_group(group.iter().copied());
+            let lowest = group.iter().copied().fold(f32::INFINITY, f32::min);
+            // Half a step, the rounding of the minimum, which below 2^-14 is to multiples of 2^-24, and
+            // three roundings of the arithmetic itself.
+            let of_min = (lowest.abs() / 2048.0).max(2f32.powi(-25));
+            let arithmetic = 3.0 * f32::EPSILON * (lowest.abs() + 16.0 * scale.scale());
+            for &x in group {
+                let decoded = scale.value(scale.code(x));
+                let allowed = scale.scale() / 2.0 + of_min + arithmetic;
+                assert!((decoded - x).abs() <= allowed, "{x} became {decoded}, {scale:?}");
+            }
+        }
+        // Values that no half holds clamp.
+        let scale = Scale::of_group([-7e4, 7e4].into_iter());
+        assert_eq!((scale.min(), scale.value(scale.code(7e4))), (-65_504.0, scale.scale() * 15.0 - 65_504.0));
+    }
+
+    /// A whole window, through the packed words and back.
+    #[test]
+    fn a_flushed_window_reads_back() {
+        let layout = Layout::new(2, 64, 300).unwrap();
+        let (mut codes, mut scales) = (vec![0; 2 * 2 * 384 * 8], vec![0; 2 * 2 * 12 * 64]);
+        let mut rng = Rng::new(5);
+        let mut words: Vec<u32> = (0..2 * 2 * 136 * 64).map(|_| rng.uniform().to_bits()).collect();
+        let exact: Vec<f32> = bytemuck::cast_slice(&words).to_vec();
+        Cache::of([&mut words, &mut codes, &mut scales], layout).flush(1, 128);
+        for part in [Part::Key, Part::Value] {
+            for slot in 0..WINDOW {
+                let at = layout.exact_index(part, 1, SINK + slot);
+                let decoded = row(&layout, (&exact, &codes, &scales), part, 1, Place::Quantised(128 + slot));
+                for (c, (x, decoded)) in exact[at..at + 64].iter().zip(decoded).enumerate() {
+                    let group: Vec<f32> = match part {
+                        Part::Key => {
+                            let first = layout.exact_index(part, 1, SINK + slot / 32 * 32) + c;
+                            (0..32).map(|i| exact[first + 64 * i]).collect()
+                        }
+                        Part::Value => exact[at + c / 32 * 32..][..32].to_vec(),
+                    };
+                    let scale = Scale::of_group(group.into_iter());
+                    assert_eq!(decoded, scale.value(scale.code(*x)), "{part:?} {slot} {c}");
+                }
+            }
+        }
+        // Nothing else was written: the words of the other head and of the rows before.
+        let used = |part, row| layout.code_index(part, 1, row, 0)..layout.code_index(part, 1, row, 0) + 8;
+        for part in [Part::Key, Part::Value] {
+            assert!((0..128).all(|row| codes[used(part, row)].iter().all(|&word| word == 0)));
+        }
+        assert!(codes[..384 * 8].iter().all(|&word| word == 0));
+    }
+
+    /// 16 attention layers of 4 KV heads of 256, as the dispatches count them.
+    #[test]
+    fn a_token_of_the_27b_takes_20_kib() {
+        let tensor = |rows, cols| Tensor { buffer: BufferId(0), rows, cols };
+        let shape = AttentionShape { num_heads: 24, num_kv_heads: 4, head_dim: 256, gated: true };
+        let bytes_read = |context| {
+            let layout = Layout::new(4, 256, context).unwrap();
+            let place = BufferId(0);
+            let cache = CacheTensors {
+                layout,
+                exact: layout.exact(place),
+                codes: layout.codes(place),
+                scales: layout.scales(place),
+            };
+            let norm_rope = NormRope {
+                q_norm: tensor(1, 256),
+                k_norm: tensor(1, 256),
+                rope: tensor(context, 64),
+                eps: 1e-6,
+            };
+            let (qkv, partials) = (tensor(1, shape.qkv_cols()), tensor(24 * 8, 258));
+            kivi_decode(qkv, norm_rope, cache, partials, shape, 1.0).unwrap().bytes_read
+        };
+        let n_tokens = 128 * 100;
+        assert_eq!(16 * (bytes_read(1000 + n_tokens) - bytes_read(1000)), 20_480 * u64::from(n_tokens));
+        let layout = Layout::new(4, 256, 1000).unwrap();
+        assert_eq!(layout.bytes_per_quantised_token(), 4 * 320);
+        assert_eq!(16 * layout.exact(BufferId(0)).n_bytes(), (1 << 20) + (16 << 20));
+    }
+
+    #[test]
+    fn layouts_that_do_not_fit_are_refused() {
+        assert!(Layout::new(0, 64, 100).is_err());
+        assert!(Layout::new(1, 48, 100).is_err());
+        assert!(Layout::new(1, 288, 100).is_err());
+        assert!(Layout::new(1, 64, 0).is_err());
+        assert!(Layout::new(64, 256, 1 << 20).is_err());
+        // The longest context fits the words that it was made for, and one block more does not.
+        let words = |context| Layout::new(4, 256, context).unwrap().codes(BufferId(0)).n_bytes() / 4;
+        let most = Layout::max_context(4, 256, 1 << 20);
+        assert!(words(most) <= 1 << 20 && words(most + 1) > 1 << 20);
+        assert_eq!(Layout::max_context(4, 256, 2 * 4 * 136 * 256 - 1), 0);
     }
 }

@@ -15,10 +15,11 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::kivi::{CacheParams, CacheTensors, MAX_QUERIES};
+use super::kivi::{CacheParams, CacheTensors, MAX_QUERIES, WINDOW};
 use super::qkv::{AttentionShape, NormRope};
 use crate::kernel::{
-    Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape, require,
+    Binding, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
+    expect_shape, require,
 };
 
 pub mod cases;
@@ -108,4 +109,16 @@ pub fn kivi_attention(
     let small = [queries, q_norm, rope_rows].iter().map(Tensor::n_bytes).sum::<u64>();
     dispatch.bytes_read = small + layout.bytes_read(layout.context);
     Ok(dispatch)
+}
+
+/// The longest context whose loops an adapter that counts their iterations runs to the end.
+pub fn max_counted_context(shape: AttentionShape) -> u32 {
+    let most = MAX_LOOP_ITERATIONS.saturating_sub(3 * tile_iterations(shape.head_dim) + shape.head_dim);
+    most / tile_iterations(shape.head_dim) * WINDOW
+}
+
+/// Loop iterations of an invocation per tile, that of sink and residual window included: scores, by
+/// words and codes, the largest score, the values.
+pub(super) fn tile_iterations(head_dim: u32) -> u32 {
+    head_dim / 8 + head_dim + 24 + WINDOW
 }

@@ -1,7 +1,7 @@
 // One token over the 4-bit cache: norm and rotation of its queries and its key, the flush of a full
 // residual window, the append, and attention, split over the rows.
 //     partials[h, split] = (sum_u w[u] v[u], max_u s[u], sum_u w[u]),   w[u] = e^(s[u] - max s),   s[u] = scale * q[h] . k[u]
-// with u over the rows of the split; a split without rows has the sum 0.
+// with u over the rows of the split; of a split without rows only the sum is written, 0.
 // One workgroup per (KV head, split). The last split has the rows that this token's flush quantises and
 // the residual window, so that nobody else reads what the dispatch writes; the others share the
 // older quantised rows in blocks of 128, and the first has the sink, which is the last's while it grows.
@@ -53,6 +53,17 @@ fn main(
     let is_last = split == params.n_splits - 1u;
     let quantised = quantised_rows(position + 1u);
     let older = quantised_rows(position);
+    let has_sink = select(split == 0u, is_last, position < SINK);
+    let n_sharing = max(params.n_splits, 2u) - 1u;
+    let n_older = older / WINDOW;
+    let first_block = split * n_older / n_sharing;
+    let end_block = select((split + 1u) * n_older / n_sharing, quantised / WINDOW, is_last);
+    if (!has_sink && !is_last && first_block == end_block) {
+        for (var h = lane; h < heads_per_kv; h += LANES) {
+            partials[partial_index(head * heads_per_kv + h, split) + dim + 1u] = 0.0;
+        }
+        return;
+    }
 
     for (var h = lane / 16u; h <= heads_per_kv; h += 8u) {
         let source = select(first_query + h * params.stride, key, h == heads_per_kv);
@@ -95,14 +106,11 @@ fn main(
     }
     workgroupBarrier();
 
-    if (select(split == 0u, is_last, position < SINK)) {
+    if (has_sink) {
         let n = min(position + 1u, SINK);
         attend_exact(lane, head, 0u, n, vec4u(n), vec4u(n));
     }
-    let n_sharing = max(params.n_splits, 2u) - 1u;
-    let n_older = older / WINDOW;
-    let end = select((split + 1u) * n_older / n_sharing, quantised / WINDOW, is_last);
-    for (var block = split * n_older / n_sharing; block < end; block += 1u) {
+    for (var block = first_block; block < end_block; block += 1u) {
         attend_quantised(lane, head, block * WINDOW);
     }
     if (is_last && position >= SINK) {
@@ -116,7 +124,7 @@ fn main(
     let even = array<vec4f, 2>(even_sum.a, even_sum.b);
     let odd = array<vec4f, 2>(odd_sum.a, odd_sum.b);
     for (var h = 0u; h < heads_per_kv; h += 1u) {
-        let at = ((head * heads_per_kv + h) * params.n_splits + split) * (dim + 2u);
+        let at = partial_index(head * heads_per_kv + h, split);
         if (lane < dim / 2u) {
             partials[at + 2u * lane] = even[h / 4u][h % 4u];
             partials[at + 2u * lane + 1u] = odd[h / 4u][h % 4u];
@@ -126,4 +134,9 @@ fn main(
             partials[at + dim + 1u] = totals[h / 4u][h % 4u];
         }
     }
+}
+
+// First element of a row of partials.
+fn partial_index(query_head: u32, split: u32) -> u32 {
+    return (query_head * params.n_splits + split) * (params.cache.head_dim + 2u);
 }

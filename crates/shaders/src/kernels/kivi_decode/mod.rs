@@ -7,12 +7,14 @@
 //! partials[h, split] = (sum_u e^(s[h, u] - m) * v[u, g], m = max_u s[h, u], l = sum_u e^(s[h, u] - m))
 //! ```
 //!
-//! A split without rows has `l = 0`. The splits are in the order of the rows: sink, quantised,
+//! A split without rows has `l = 0`, and its other numbers are not written. The splits are in the order of the rows: sink, quantised,
 //! residual. One workgroup serves all query heads of a KV head, so that a row is unpacked once.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::kivi::{CacheParams, CacheTensors, Cursors, Layout, WINDOW};
+use super::attention_decode::{STATISTICS, WORKGROUPS};
+use super::kivi::{CacheParams, CacheTensors, Cursors, GROUP, Layout, WINDOW};
+use super::kivi_attention::tile_iterations;
 use super::qkv::{AttentionShape, NormRope};
 use crate::kernel::{
     Binding, Dispatch, Kernel, MAX_LOOP_ITERATIONS, ShapeError, StateAccess, Tensor, Workgroups,
@@ -66,6 +68,13 @@ pub static KERNEL: Kernel = Kernel {
     cases: cases::cases,
 };
 
+/// How many splits suit a cache: one for the residual window, and the others with two blocks of
+/// quantised rows at least when it is full.
+pub fn n_splits(layout: &Layout) -> u32 {
+    let n_blocks = Cursors::at(layout.context).quantised / WINDOW;
+    (WORKGROUPS / layout.num_kv_heads).clamp(1, n_blocks.div_ceil(2) + 1)
+}
+
 /// Attention of the token in `qkv` [1, `shape.qkv_cols()`]; `partials` [Hq * n_splits, Dh + 2]. `scale` is
 /// usually `1 / sqrt(Dh)`.
 pub fn kivi_decode(
@@ -83,7 +92,7 @@ pub fn kivi_decode(
     let NormRope { q_norm, k_norm, rope, eps } = norm_rope;
     let n_splits = partials.rows / shape.num_heads;
     require(name, "partials", partials.rows, n_splits > 0, "at least one row per query head")?;
-    expect_shape(name, "partials", partials, shape.num_heads * n_splits, layout.head_dim + 2)?;
+    expect_shape(name, "partials", partials, shape.num_heads * n_splits, layout.head_dim + STATISTICS)?;
     expect_shape(name, "qkv", qkv, 1, shape.qkv_cols())?;
     require(name, "rope", rope.rows, rope.rows >= layout.context, "at least one row per position")?;
     let most = iterations(&layout, n_splits);
@@ -111,11 +120,11 @@ pub fn kivi_decode(
 /// The most loop iterations of one invocation.
 fn iterations(layout: &Layout, n_splits: u32) -> u32 {
     let dim = layout.head_dim;
-    // Scores by words and codes, the largest score and weights, values.
-    let tile = dim / 8 + dim + 24 + WINDOW;
-    let flush = 2 * dim + dim + 9 * dim / 8;
-    let norms = 3 * dim / 16 + 9 * 17 + 2 * 9 + 40;
+    // The extremes of keys and of values, and codes; the sums of squares and the elements of queries.
+    let flush = (dim / GROUP + 1) * GROUP + dim + 9 * dim / 8;
+    let queries = 2 * (dim / 16 + 2) + 9 * 17 + 3 * 9;
     let n_older = Cursors::at(layout.context).quantised / WINDOW;
-    let n_blocks = n_older.div_ceil(n_splits.max(2) - 1) + 1;
-    (n_blocks + 2).saturating_mul(tile).saturating_add(flush + norms)
+    // And sink, residual window and the block that is flushed.
+    let n_tiles = n_older.div_ceil(n_splits.max(2) - 1) + 3;
+    n_tiles.saturating_mul(tile_iterations(dim)).saturating_add(flush + queries)
 }

@@ -1,5 +1,6 @@
 use super::Params;
 use crate::kernel::Args;
+use crate::kernels::attention_decode::STATISTICS;
 use crate::kernels::kivi::{Cache, Cursors, Part, SINK, WINDOW, finds_window_full, narrow, row};
 use crate::kernels::kivi_attention::reference::attend;
 use crate::kernels::qkv::norm_rope;
@@ -33,6 +34,7 @@ pub(super) fn kivi_decode(args: &mut Args<'_>) {
         cache.write(Part::Value, kv_head, place, &qkv[at(first_value)..][..dim]);
         for split in 0..p.n_splits {
             let tokens = tokens_of(split, p.n_splits, position, older);
+            let is_empty = tokens.is_empty();
             let rows = |part| -> Vec<Vec<f32>> {
                 let buffers = (&*cache.exact, &*cache.codes, &*cache.scales);
                 tokens.clone().map(|u| row(&layout, buffers, part, kv_head, after.place(u))).collect()
@@ -42,12 +44,15 @@ pub(super) fn kivi_decode(args: &mut Args<'_>) {
                 let q = &qkv[head as usize * p.stride as usize..][..dim];
                 let q = narrow(norm_rope(q, q_norm, angles, p.eps));
                 let sums = attend(&q, &keys, &values, p.scale);
-                let at = (head * p.n_splits + split) as usize * (dim + 2);
+                let at = (head * p.n_splits + split) as usize * (dim + STATISTICS as usize);
+                partials[at + dim + 1] = sums.weight as f32;
+                if is_empty {
+                    continue;
+                }
                 for i in 0..dim {
                     partials[at + i] = sums.values[i] as f32;
                 }
                 partials[at + dim] = sums.top as f32;
-                partials[at + dim + 1] = sums.weight as f32;
             }
         }
     }
