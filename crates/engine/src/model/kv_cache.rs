@@ -23,6 +23,16 @@ pub enum KvCache {
     Kivi,
 }
 
+impl std::fmt::Display for KvCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Kivi => "kivi",
+        })
+    }
+}
+
 impl KvCache {
     /// The longest context, of `asked` positions, that the kind allows on a device.
     pub fn context_length(
