@@ -65,8 +65,8 @@ pub(crate) fn attend(q: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>], scale: f
     for (score, value) in scores.iter().zip(values) {
         let weight = (score - top).exp();
         sums.weight += weight;
-        for i in 0..q.len() {
-            sums.values[i] += weight * f64::from(value[i]);
+        for (sum, &v) in sums.values.iter_mut().zip(value) {
+            *sum += weight * f64::from(v);
         }
     }
     sums
