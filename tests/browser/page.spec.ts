@@ -76,6 +76,7 @@ function workerThatSays(content: string): void {
       parameters: 0,
       context_length: 0,
       trained_context_length: 0,
+      kv_cache: "f32",
       vocab_size: 0,
       weight_bytes: 0,
       tensor_types: {},

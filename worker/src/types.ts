@@ -35,6 +35,8 @@ export interface ModelInfo {
   readonly context_length: number;
   /** Tokens that the model was trained for. */
   readonly trained_context_length: number;
+  /** How keys and values of earlier tokens are kept: `kivi` is in 4 bits. */
+  readonly kv_cache: "f32" | "kivi";
   readonly vocab_size: number;
   readonly weight_bytes: number;
   /** Number of tensors per weight format. */
@@ -55,6 +57,11 @@ export interface ModelOptions {
   readonly context_length?: number;
   /** Whether the file's own rope scaling is applied. */
   readonly yarn?: "file" | "none";
+  /**
+   * How keys and values of earlier tokens are kept: exactly, or in 4 bits, which takes a sixth of the
+   * memory; `auto`, the default, is `f32` where that fits.
+   */
+  readonly kv_cache?: "auto" | "f32" | "kivi";
   /** Compute the products of decode this way instead of the fastest. For measurements. */
   readonly variant?: "lanes" | "lanes4" | "table" | "table4" | "subgroup";
 }

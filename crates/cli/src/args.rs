@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use signbit_engine::model::KvCache;
 use signbit_engine::tuning::Variant;
 
 /// Runs 1-bit language models stored as GGUF.
@@ -51,6 +52,27 @@ pub enum Backend {
     Cpu,
 }
 
+/// How keys and values of earlier tokens are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvCacheKind {
+    /// As f32 where that fits, else in 4 bits
+    Auto,
+    /// As computed
+    F32,
+    /// All but the first 8 and the newest 128 at most in 4 bits
+    Kivi,
+}
+
+impl From<KvCacheKind> for KvCache {
+    fn from(kind: KvCacheKind) -> Self {
+        match kind {
+            KvCacheKind::Auto => Self::Auto,
+            KvCacheKind::F32 => Self::F32,
+            KvCacheKind::Kivi => Self::Kivi,
+        }
+    }
+}
+
 /// A switch with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
@@ -90,6 +112,9 @@ pub struct InspectArgs {
     /// Positions of context to plan for
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: u32,
+    /// How keys and values of earlier tokens are kept
+    #[arg(long, value_enum, default_value = "auto")]
+    pub kv_cache: KvCacheKind,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -227,6 +252,9 @@ pub struct SamplingArgs {
     /// Positions of context
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: u32,
+    /// How keys and values of earlier tokens are kept
+    #[arg(long, value_enum, default_value = "auto")]
+    pub kv_cache: KvCacheKind,
 }
 
 /// Arguments of `generate`.
@@ -422,6 +450,9 @@ pub struct BenchArgs {
     /// Positions of context
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(32..))]
     pub context: u32,
+    /// How keys and values of earlier tokens are kept
+    #[arg(long, value_enum, default_value = "auto")]
+    pub kv_cache: KvCacheKind,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

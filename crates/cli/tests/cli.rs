@@ -355,6 +355,9 @@ fn inspect_describes_a_model() {
     assert_eq!(value["tie_word_embeddings"], golden["model"]["tied"]);
     assert_eq!(value["file_bytes"], golden["model"]["bytes"]);
     assert_eq!(value["planned_context_length"], 100);
+    assert_eq!(value["kv_cache"], "f32");
+    let kivi = ["inspect", &model("qwen35-mixed"), "--json", "--kv-cache", "kivi"];
+    assert_eq!(stdout_json(&kivi)["kv_cache"], "kivi");
     // Every second layer is attention, see the note of the fixture.
     let layers = json!(["DeltaNet", "attention", "DeltaNet", "attention"]);
     assert_eq!(value["layer_types"], layers);

@@ -107,8 +107,11 @@ async fn compare_steps(
     check_ids(cpu_model, ids)?;
     let mut pair = Pair { gpu, cpu, tolerance: f64::from(tolerance), report: BisectReport::default() };
 
+    let mut rest = ids;
     let mut position = 0;
-    for chunk in ids.chunks(cpu_model.max_prefill_rows().max(1) as usize) {
+    while !rest.is_empty() {
+        let n_tokens = (rest.len() as u32).min(cpu_model.max_prefill_rows());
+        let (chunk, after) = rest.split_at(cpu_model.piece(position, n_tokens) as usize);
         let n_tokens = chunk.len() as u32;
         let state = State { position, n_tokens, ..State::default() };
         pair.begin(&state, cpu_model.io().tokens.buffer, chunk)?;
@@ -117,6 +120,7 @@ async fn compare_steps(
             _ => return Err(plans_differ("prefill")),
         }
         position += n_tokens;
+        rest = after;
     }
     let (gpu_plans, cpu_plans) = (gpu_model.plans(), cpu_model.plans());
     // Sampling moves the state on to the decode step.

@@ -119,6 +119,9 @@ impl Session {
     }
 
     /// Reads `ids`, at most one prefill step of them, and leaves the device ready to decode.
+    ///
+    /// With a 4-bit cache the step is cut where the residual window is full, so that the result is
+    /// that of reading the tokens one by one.
     pub async fn prefill(
         &mut self,
         device: &mut Device,
@@ -128,10 +131,38 @@ impl Session {
         want: Want,
     ) -> Result<Step, EngineError> {
         self.check(model, ids)?;
+        let (n, most) = (ids.len() as u32, model.max_prefill_rows());
+        if n > most {
+            let reason = format!("{n} tokens are more than one step of {most}");
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        let mut logits = Vec::new();
+        let mut rest = ids;
+        loop {
+            let n = model.piece(self.ledger.len() as u32, rest.len() as u32);
+            let (piece, after) = rest.split_at(n as usize);
+            let wanted = if after.is_empty() || want == Want::AllLogits { want } else { Want::Nothing };
+            let mut step = self.prefill_piece(device, model, piece, stop_ids, wanted).await?;
+            logits.append(&mut step.logits);
+            if after.is_empty() {
+                return Ok(Step { logits, ..step });
+            }
+            rest = after;
+        }
+    }
+
+    async fn prefill_piece(
+        &mut self,
+        device: &mut Device,
+        model: &Model,
+        ids: &[u32],
+        stop_ids: &[u32],
+        want: Want,
+    ) -> Result<Step, EngineError> {
         let n = ids.len() as u32;
         let plans = model.plans();
         let body = model.prefill_plan(n).ok_or_else(|| EngineError::InvalidRequest {
-            reason: format!("{n} tokens are more than one step of {}", model.max_prefill_rows()),
+            reason: format!("there is no plan for {n} tokens"),
         })?;
         let mut run: Vec<&Plan> = vec![body];
         let mut reads = vec![Read::State];

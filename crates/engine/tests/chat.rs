@@ -10,7 +10,7 @@ use serde_json::json;
 use signbit_engine::chat::{ChatDelta, ChatRequest};
 use signbit_engine::device::GpuOptions;
 use signbit_engine::engine::{Engine, FinishReason};
-use signbit_engine::model::ModelOptions;
+use signbit_engine::model::{KvCache, ModelOptions};
 
 fn request(value: serde_json::Value) -> ChatRequest {
     serde_json::from_value(value).unwrap()
@@ -166,6 +166,8 @@ fn a_kernel_that_is_not_run_is_noticed_at_load() {
 fn too_little_memory_is_an_error_wherever_it_strikes() {
     let _gpu = one_at_a_time();
     let bytes = model_bytes("tiny-geo");
+    // The automatic choice would take the 4-bit cache instead.
+    let exact = ModelOptions { kv_cache: KvCache::F32, ..ModelOptions::default() };
     let (expected, needed) = {
         let mut engine = load(gpu(), "tiny-geo");
         (greedy(&mut engine, &[5, 6, 7], 4), engine.counters().live_bytes)
@@ -174,7 +176,7 @@ fn too_little_memory_is_an_error_wherever_it_strikes() {
         let budget = Some(needed * percent / 100);
         let mut engine =
             Engine::new(gpu_with(GpuOptions { memory_budget_bytes: budget, ..GpuOptions::default() }));
-        let loaded = block_on(engine.load_parts(&[&bytes], ModelOptions::default())).map(|_| percent);
+        let loaded = block_on(engine.load_parts(&[&bytes], exact)).map(|_| percent);
         let error = loaded.unwrap_err();
         assert_eq!(error.code(), "out_of_memory", "{percent} %: {error}");
         assert_eq!(engine.counters().live_bytes, 0, "{percent} %");
@@ -183,7 +185,7 @@ fn too_little_memory_is_an_error_wherever_it_strikes() {
     let budget = Some(needed + (1 << 20));
     let mut engine =
         Engine::new(gpu_with(GpuOptions { memory_budget_bytes: budget, ..GpuOptions::default() }));
-    block_on(engine.load_parts(&[&bytes], ModelOptions::default())).unwrap();
+    block_on(engine.load_parts(&[&bytes], exact)).unwrap();
     assert_eq!(greedy(&mut engine, &[5, 6, 7], 4), expected);
     // Scoring needs its own buffer: refused or served, the engine goes on.
     let scored = block_on(engine.score(&[5, 6, 7], 3, |_| Ok(())));

@@ -307,7 +307,7 @@ fn the_context_ends_with_length_and_refuses_longer_prompts() {
     let _gpu = one_at_a_time();
     let bytes = model_bytes(MODELS[0]);
     let mut engine = Engine::new(gpu());
-    let options = signbit_engine::model::ModelOptions { context_length: 40, ignore_yarn: false };
+    let options = signbit_engine::model::ModelOptions { context_length: 40, ..Default::default() };
     block_on(engine.load_parts(&[&bytes], options)).unwrap();
     let ids = random_ids(&engine, 8, 41);
     let mut generation =

@@ -6,7 +6,7 @@ use pollster::block_on;
 use serde::Serialize;
 use signbit_engine::device::{Counters, DeviceInfo, GpuOptions};
 use signbit_engine::engine::{Engine, TokenRequest};
-use signbit_engine::model::{ModelOptions, StepCost};
+use signbit_engine::model::{KvCache, ModelOptions, StepCost};
 use signbit_engine::profile::{Profile, StepProfile};
 use signbit_engine::tuning::{Candidate, Choose, Chosen};
 
@@ -39,6 +39,7 @@ struct Report {
     kernels: Option<Profile>,
     runs: u32,
     context_length: u32,
+    kv_cache: KvCache,
 }
 
 /// One decoded token: figures per token over a whole generation, the median of the runs for the speed.
@@ -72,7 +73,11 @@ struct Prefill {
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let timestamps = GpuOptions { timestamps: true, ..GpuOptions::default() };
     let mut engine = Engine::new(open_device_with(args.backend, timestamps)?);
-    let options = ModelOptions { context_length: args.context, ..ModelOptions::default() };
+    let options = ModelOptions {
+        context_length: args.context,
+        kv_cache: args.kv_cache.into(),
+        ..ModelOptions::default()
+    };
     let mut files = match args.random {
         Some(geometry) => ModelFiles::from_bytes(random_model(geometry, &args.sizes))?,
         None => ModelFiles::open_or_built_in(args.model.as_deref())?,
@@ -84,6 +89,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     drop(files);
 
     let model = &engine.loaded()?.model;
+    let kv_cache = model.kv_cache();
     let (cost, context_length, vocab) = (model.step_cost(), model.context_length(), model.n_valid());
     let (name, layers) = (model.config().name.clone().unwrap_or_default(), model.config().num_hidden_layers);
     let time_to_first_token_ms = read_prompt(&mut engine, PROMPT_TOKENS, vocab)? * 1e3;
@@ -111,6 +117,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         kernels,
         runs: args.runs,
         context_length,
+        kv_cache,
     };
     if args.json {
         return print_json(&report);
@@ -206,7 +213,8 @@ fn print_report(report: &Report) -> Result<(), CliError> {
         report.decode;
     let ratio = bytes_read_per_token as f64 / minimum_bytes_per_token.max(1) as f64;
     print(&facts(&[
-        ("model", format!("{}, {} layers, context {}", report.model, report.layers, report.context_length)),
+        ("model", format!("{}, {} layers", report.model, report.layers)),
+        ("context", format!("{} tokens, cache {}", report.context_length, report.kv_cache)),
         ("first token", format!("{:.1} ms after a prompt of {PROMPT_TOKENS}", report.time_to_first_token_ms)),
         ("decode", format!("{tokens_per_s:.1} tokens/s over {} tokens", report.decode.tokens)),
         (

@@ -19,7 +19,11 @@ use crate::output::{print, print_line};
 pub fn run(args: &ChatArgs) -> Result<(), CliError> {
     let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
     let mut engine = Engine::new(open_device(args.sampling.backend)?);
-    let options = ModelOptions { context_length: args.sampling.context, ..ModelOptions::default() };
+    let options = ModelOptions {
+        context_length: args.sampling.context,
+        kv_cache: args.sampling.kv_cache.into(),
+        ..ModelOptions::default()
+    };
     files.load(&mut engine, options)?;
     print_line(&device_line(engine.device_mut()))?;
     print_line("/reset starts over, /exit or the end of the input leaves.")?;

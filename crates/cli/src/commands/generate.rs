@@ -82,10 +82,12 @@ pub fn run(args: GenerateArgs) -> Result<(), CliError> {
     };
     let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
     let mut engine = Engine::new(open_device(args.sampling.backend)?);
-    files.load(
-        &mut engine,
-        ModelOptions { context_length: args.sampling.context, ..ModelOptions::default() },
-    )?;
+    let options = ModelOptions {
+        context_length: args.sampling.context,
+        kv_cache: args.sampling.kv_cache.into(),
+        ..ModelOptions::default()
+    };
+    files.load(&mut engine, options)?;
     if !args.json {
         let mut streamed = Streamed::default();
         reply(&mut engine, request, |reasoning, content| streamed.show(reasoning, content))?;

@@ -21,7 +21,11 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let headers = files.headers();
     let default = if args.plan.is_some() { Backend::Gpu } else { Backend::Cpu };
     let mut device = open_device(args.backend.unwrap_or(default))?;
-    let options = ModelOptions { context_length: args.context, ..ModelOptions::default() };
+    let options = ModelOptions {
+        context_length: args.context,
+        kv_cache: args.kv_cache.into(),
+        ..ModelOptions::default()
+    };
     let (loaded, _) = plan_model(&mut device, &headers, options)?;
     // A GPU reports an allocation that failed only when asked.
     block_on(device.check())?;
@@ -100,6 +104,7 @@ impl Summary<'_> {
                 "context",
                 format!("{} trained, {} planned", config.context_length, self.loaded.model.context_length()),
             ),
+            ("KV cache", self.loaded.model.kv_cache().to_string()),
             (
                 "output head",
                 if config.tie_word_embeddings { "the embedding table" } else { "its own matrix" }.to_owned(),
@@ -180,6 +185,7 @@ impl Summary<'_> {
             "rms_norm_eps": config.rms_norm_eps,
             "context_length": config.context_length,
             "planned_context_length": self.loaded.model.context_length(),
+            "kv_cache": self.loaded.model.kv_cache(),
             "tie_word_embeddings": config.tie_word_embeddings,
             "vocab_size": config.vocab_size,
             "n_tokens": config.n_tokens,

@@ -4,6 +4,10 @@ use signbit_shaders::Tensor;
 use signbit_shaders::kernels::attention::attention;
 use signbit_shaders::kernels::attention_decode::{self, attention_decode};
 use signbit_shaders::kernels::attention_merge::attention_merge;
+use signbit_shaders::kernels::kivi::CacheTensors;
+use signbit_shaders::kernels::kivi_append::kivi_append;
+use signbit_shaders::kernels::kivi_attention::kivi_attention;
+use signbit_shaders::kernels::kivi_decode::{self, kivi_decode};
 use signbit_shaders::kernels::qkv::{AttentionShape, KvCache, NormRope};
 use signbit_shaders::kernels::qkv_rope_append::qkv_rope_append;
 
@@ -22,10 +26,19 @@ pub struct Attention {
     qkv_proj: Matrix,
     o_proj: Matrix,
     norm_rope: NormRope,
-    cache: KvCache,
+    cache: Cache,
     shape: AttentionShape,
     scale: f32,
     eps: f32,
+}
+
+/// The keys and values of earlier positions.
+#[derive(Clone, Copy, Debug)]
+pub enum Cache {
+    /// As computed.
+    F32(KvCache),
+    /// In 4 bits.
+    Kivi(CacheTensors),
 }
 
 impl Attention {
@@ -52,7 +65,7 @@ impl Attention {
                 rope: caches.rope,
                 eps: config.rms_norm_eps,
             },
-            cache: KvCache { k: caches.key_value(shape.kv_cols())?, v: caches.key_value(shape.kv_cols())? },
+            cache: caches.attention(shape)?,
             shape,
             scale: config.attention_scale,
             eps: config.rms_norm_eps,
@@ -66,19 +79,32 @@ impl Attention {
         let Self { norm_rope, cache, shape, scale, .. } = *self;
         let qkv = rec.norm_linear("attn.qkv", x, self.norm, &self.qkv_proj, self.eps)?; // [T, Hq * stride + 2 * Hkv * Dh]
         let o = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]
-        if x.rows == 1 {
-            let rows = shape.num_heads * attention_decode::n_splits(shape, cache.k.rows);
-            let queries = rec.scratch(rows, shape.head_dim)?; // [Hq * splits, Dh]
-            let partials = rec.scratch(rows, shape.head_dim + attention_decode::STATISTICS)?; // [Hq * splits, Dh + 2]
-            rec.push(
-                "attn.core",
-                attention_decode(*qkv, norm_rope, cache, *queries, *partials, shape, scale),
-            )?;
-            rec.push("attn.merge", attention_merge(*partials, *qkv, *o, shape))?;
-        } else {
-            let q = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]
-            rec.push("attn.rope", qkv_rope_append(*qkv, norm_rope, *q, cache, shape))?;
-            rec.push("attn.core", attention(*q, *qkv, cache, *o, shape, scale))?;
+        match cache {
+            Cache::F32(cache) if x.rows == 1 => {
+                let rows = shape.num_heads * attention_decode::n_splits(shape, cache.k.rows);
+                let queries = rec.scratch(rows, shape.head_dim)?; // [Hq * splits, Dh]
+                let partials = rec.scratch(rows, shape.head_dim + attention_decode::STATISTICS)?; // [Hq * splits, Dh + 2]
+                rec.push(
+                    "attn.core",
+                    attention_decode(*qkv, norm_rope, cache, *queries, *partials, shape, scale),
+                )?;
+                rec.push("attn.merge", attention_merge(*partials, *qkv, *o, shape))?;
+            }
+            Cache::F32(cache) => {
+                let q = rec.scratch(x.rows, shape.q_cols())?; // [T, Hq * Dh]
+                rec.push("attn.rope", qkv_rope_append(*qkv, norm_rope, *q, cache, shape))?;
+                rec.push("attn.core", attention(*q, *qkv, cache, *o, shape, scale))?;
+            }
+            Cache::Kivi(cache) if x.rows == 1 => {
+                let rows = shape.num_heads * kivi_decode::n_splits(&cache.layout);
+                let partials = rec.scratch(rows, shape.head_dim + attention_decode::STATISTICS)?; // [Hq * splits, Dh + 2]
+                rec.push("attn.core", kivi_decode(*qkv, norm_rope, cache, *partials, shape, scale))?;
+                rec.push("attn.merge", attention_merge(*partials, *qkv, *o, shape))?;
+            }
+            Cache::Kivi(cache) => {
+                rec.push("attn.append", kivi_append(*qkv, norm_rope, cache, shape))?;
+                rec.push("attn.core", kivi_attention(*qkv, norm_rope, cache, *o, shape, scale))?;
+            }
         }
         rec.add_linear("attn.o", *o, &self.o_proj, x) // residual
     }

@@ -4,9 +4,14 @@
 //! each branch adds its output. Weight names are those of the GGUF file. Projections that read the
 //! same input are one matrix; what follows reads its columns of the result.
 
-use signbit_shaders::Tensor;
+use std::collections::HashMap;
 
-use super::attention::Attention;
+use signbit_shaders::kernels::kivi;
+use signbit_shaders::kernels::qkv::{self, AttentionShape};
+use signbit_shaders::{BufferId, Tensor};
+
+use super::KvCache;
+use super::attention::{Attention, Cache};
 use super::delta_net::DeltaNet;
 use super::recorder::Recorder;
 use super::weights::{Matrix, Weights};
@@ -105,6 +110,7 @@ impl Mlp {
 #[derive(Debug)]
 pub struct Caches<'d> {
     device: &'d mut Device,
+    kv_cache: KvCache,
     context_length: u32,
     /// Cosines and sines of every position.
     pub rope: Tensor,
@@ -112,12 +118,23 @@ pub struct Caches<'d> {
     pub recurrent: Vec<Tensor>,
     /// Bytes of all caches.
     pub n_bytes: u64,
+    /// Bytes of keys and values that a layer's attention reads at the end of the context, by a buffer
+    /// that only the layer's attention has.
+    pub kv_bytes: HashMap<BufferId, u64>,
 }
 
 impl<'d> Caches<'d> {
     /// Caches for `context_length` positions, all sharing one rotation table.
-    pub fn new(device: &'d mut Device, context_length: u32, rope: Tensor) -> Self {
-        Self { device, context_length, rope, recurrent: Vec::new(), n_bytes: 0 }
+    pub fn new(device: &'d mut Device, kv_cache: KvCache, context_length: u32, rope: Tensor) -> Self {
+        Self {
+            device,
+            kv_cache,
+            context_length,
+            rope,
+            recurrent: Vec::new(),
+            n_bytes: 0,
+            kv_bytes: HashMap::new(),
+        }
     }
 
     fn allocate(&mut self, label: &str, rows: u32, cols: u32) -> Result<Tensor> {
@@ -127,9 +144,24 @@ impl<'d> Caches<'d> {
         Ok(tensor)
     }
 
-    /// Keys or values of every position: [S, Hkv * Dh].
-    pub fn key_value(&mut self, cols: u32) -> Result<Tensor> {
-        self.allocate("kv_cache", self.context_length, cols)
+    /// Keys and values of every position.
+    pub fn attention(&mut self, shape: AttentionShape) -> Result<Cache> {
+        if self.kv_cache == KvCache::Kivi {
+            let layout = kivi::Layout::new(shape.num_kv_heads, shape.head_dim, self.context_length)?;
+            let mut tensor = |shape: fn(&kivi::Layout, BufferId) -> Tensor| {
+                let Tensor { rows, cols, .. } = shape(&layout, BufferId(0));
+                self.allocate("kv_cache", rows, cols)
+            };
+            let exact = tensor(kivi::Layout::exact)?;
+            let codes = tensor(kivi::Layout::codes)?;
+            let scales = tensor(kivi::Layout::scales)?;
+            self.kv_bytes.insert(exact.buffer, layout.bytes_read(self.context_length));
+            return Ok(Cache::Kivi(kivi::CacheTensors { layout, exact, codes, scales }));
+        }
+        let k = self.allocate("kv_cache", self.context_length, shape.kv_cols())?;
+        let v = self.allocate("kv_cache", self.context_length, shape.kv_cols())?;
+        self.kv_bytes.insert(k.buffer, k.n_bytes() + v.n_bytes());
+        Ok(Cache::F32(qkv::KvCache { k, v }))
     }
 
     /// A state that each step replaces.

@@ -5,23 +5,24 @@
 
 mod attention;
 mod delta_net;
+mod kv_cache;
 pub mod layers;
 pub mod recorder;
 pub mod weights;
 
 use std::collections::HashMap;
 
-use signbit_shaders::kernels::attention::max_counted_context;
 use signbit_shaders::kernels::{
-    argmax_final, argmax_partial, sample_adjust, sample_draw, sample_dry, sample_final, sample_histogram,
-    top_final, top_share,
+    argmax_final, argmax_partial, kivi, sample_adjust, sample_draw, sample_dry, sample_final,
+    sample_histogram, top_final, top_share,
 };
 use signbit_shaders::sampling::{self, History, Shares};
-use signbit_shaders::{Access, BufferId, Dispatch, Tensor};
+use signbit_shaders::{BufferId, Dispatch, Tensor};
 
 use crate::config::{ModelConfig, RopeConfig, RopeScaling};
 use crate::device::{Device, Plan};
 use crate::error::EngineError;
+pub use kv_cache::KvCache;
 use layers::{Caches, Layer};
 use recorder::{Recorder, ScratchPool};
 use weights::{Matrix, Weights};
@@ -54,11 +55,13 @@ pub struct ModelOptions {
     pub context_length: u32,
     /// Leave out the file's YaRN scaling, as some engines do when they are compared.
     pub ignore_yarn: bool,
+    /// How keys and values are kept.
+    pub kv_cache: KvCache,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        Self { context_length: 4096, ignore_yarn: false }
+        Self { context_length: 4096, ignore_yarn: false, kv_cache: KvCache::Auto }
     }
 }
 
@@ -92,6 +95,8 @@ pub struct StepCost {
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
+    /// What [`KvCache::Auto`] has come to.
+    kv_cache: KvCache,
     context_length: u32,
     /// Token ids below this can be sampled; the rows above are padding.
     n_valid: u32,
@@ -100,11 +105,13 @@ pub struct Model {
     output_norm: Tensor,
     lm_head: Matrix,
     recurrent: Vec<BufferId>,
-    /// Buffers that have a place for every position, with their bytes.
-    kv_caches: HashMap<BufferId, u64>,
+    /// See [`Caches::kv_bytes`].
+    kv_bytes: HashMap<BufferId, u64>,
     io: Io,
     pool: ScratchPool,
     memory: MemoryPlan,
+    /// Bytes of the caches that a step at the end of the context reads.
+    cache_read_bytes: u64,
     plans: Plans,
 }
 
@@ -175,28 +182,56 @@ impl Model {
         if options.ignore_yarn && matches!(config.rope.scaling, RopeScaling::Yarn { .. }) {
             config.rope.scaling = RopeScaling::None;
         }
-        let limit = device.info().limits.max_words();
-        let max_rows = fit_rows("one row of activations", widest_row(&config), limit, MAX_PREFILL_ROWS)?;
-        let mut wanted = options.context_length.clamp(1, config.context_length);
-        if device.info().backend == "webgpu" && device.info().is_fallback {
-            // Such an adapter may count the iterations of loops.
-            wanted = wanted.min(max_counted_context(attention::shape(&config)));
+        let (shape, asked) =
+            (attention::shape(&config), options.context_length.clamp(1, config.context_length));
+        let build = |device: &mut Device, kind| {
+            Self::build_with(device, config.clone(), weights, n_valid, kind, asked)
+        };
+        if options.kv_cache != KvCache::Auto {
+            return build(device, options.kv_cache);
         }
-        let context_length = fit_rows("one position of the cache", widest_cache_row(&config), limit, wanted)?;
+        if !KvCache::kivi_holds(shape) {
+            return build(device, KvCache::F32);
+        }
+        if KvCache::limit_wants_kivi(device.info(), &config, shape, asked) {
+            return build(device, KvCache::Kivi);
+        }
+        let mark = device.mark();
+        match build(device, KvCache::F32) {
+            // The budget is checked before a buffer is made.
+            Err(EngineError::OutOfMemory { .. }) => {
+                device.free_from(mark);
+                build(device, KvCache::Kivi)
+            }
+            result => result,
+        }
+    }
+
+    fn build_with(
+        device: &mut Device,
+        config: ModelConfig,
+        weights: &Weights,
+        n_valid: u32,
+        kv_cache: KvCache,
+        asked: u32,
+    ) -> Result<Self, EngineError> {
+        let limit = device.info().limits.max_words();
+        // The longest piece of a prompt that the 4-bit cache takes at once.
+        let most_rows = if kv_cache == KvCache::Kivi { kivi::EXACT_SLOTS } else { MAX_PREFILL_ROWS };
+        let max_rows = fit_rows("one row of activations", widest_row(&config), limit, most_rows)?;
+        let context_length =
+            kv_cache.context_length(device.info(), &config, attention::shape(&config), asked)?;
 
         let rope = rope_table(device, &config.rope, context_length)?;
-        let first_cache = device.mark() as u32;
-        let mut caches = Caches::new(device, context_length, rope);
+        let mut caches = Caches::new(device, kv_cache, context_length, rope);
         let layers = (0..config.num_hidden_layers)
             .map(|i| Layer::load(i, &config, weights, &mut caches))
             .collect::<Result<Vec<_>, _>>()?;
-        let recurrent: Vec<BufferId> = caches.recurrent.iter().map(|t| t.buffer).collect();
         let cache_bytes = caches.n_bytes + rope.n_bytes();
-        let kv_caches = (first_cache..device.mark() as u32)
-            .map(BufferId)
-            .filter(|id| !recurrent.contains(id))
-            .map(|id| Ok((id, device.buffer_words(id)? * 4)))
-            .collect::<Result<_, EngineError>>()?;
+        let recurrent_bytes: u64 = caches.recurrent.iter().map(Tensor::n_bytes).sum();
+        let cache_read_bytes = recurrent_bytes + caches.kv_bytes.values().sum::<u64>();
+        let recurrent = caches.recurrent.iter().map(|t| t.buffer).collect();
+        let kv_bytes = caches.kv_bytes;
 
         let token_embd = weights.matrix("token_embd.weight")?;
         let lm_head =
@@ -258,16 +293,18 @@ impl Model {
         let mut model = Self {
             n_valid,
             config,
+            kv_cache,
             context_length,
             token_embd,
             layers,
             output_norm,
             lm_head,
             recurrent,
-            kv_caches,
+            kv_bytes,
             io,
             pool: ScratchPool::default(),
             memory: MemoryPlan { weight_bytes: weights.n_bytes(), cache_bytes, scratch_bytes: 0 },
+            cache_read_bytes,
             plans,
         };
         model.record_plans(device, max_rows)?;
@@ -405,9 +442,25 @@ impl Model {
         self.plans.prefill.iter().find(|(rows, _)| *rows >= n_tokens).map(|(_, plan)| plan)
     }
 
-    /// The most tokens that one prefill step takes.
+    /// The most tokens that one prefill step takes, in one run or, where the cache is 4-bit, in several.
     pub fn max_prefill_rows(&self) -> u32 {
-        self.io.hidden.rows
+        match self.kv_cache {
+            KvCache::Kivi => MAX_PREFILL_ROWS,
+            KvCache::Auto | KvCache::F32 => self.io.hidden.rows,
+        }
+    }
+
+    /// How many of `n_tokens` tokens from `position` on one run of a prefill plan reads.
+    pub fn piece(&self, position: u32, n_tokens: u32) -> u32 {
+        match self.kv_cache {
+            KvCache::Kivi => n_tokens.min(kivi::piece(position)).min(self.io.hidden.rows),
+            KvCache::Auto | KvCache::F32 => n_tokens,
+        }
+    }
+
+    /// How keys and values are kept: never [`KvCache::Auto`].
+    pub fn kv_cache(&self) -> KvCache {
+        self.kv_cache
     }
 
     /// Geometry.
@@ -444,7 +497,6 @@ impl Model {
     pub fn step_cost(&self) -> StepCost {
         let plans = [&self.plans.decode, &self.plans.head, &self.plans.greedy];
         let dispatches = || plans.iter().flat_map(|plan| &plan.dispatches);
-        let rope_bytes = u64::from(self.context_length) * u64::from(self.config.rope.n_rot) * 4;
         // Of an embedding that is not the head as well, one row is read.
         let unread = if self.config.tie_word_embeddings {
             0
@@ -455,16 +507,16 @@ impl Model {
             dispatches: dispatches().count() as u64,
             bytes_read: dispatches().map(|d| d.bytes_read).sum(),
             bytes_written: dispatches().map(|d| d.bytes_written).sum(),
-            minimum_bytes: self.memory.weight_bytes - unread + self.memory.cache_bytes - rope_bytes,
+            minimum_bytes: self.memory.weight_bytes - unread + self.cache_read_bytes,
             kv_cache_bytes: dispatches().map(|d| self.kv_cache_bytes(d)).sum(),
         }
     }
 
     /// Of the bytes that a dispatch declares to read, those of the KV cache when it is full.
     pub fn kv_cache_bytes(&self, dispatch: &Dispatch) -> u64 {
-        let bindings = dispatch.kernel.bindings.iter().zip(&dispatch.buffers);
-        let read = bindings.filter(|(binding, _)| binding.access == Access::Read);
-        read.filter_map(|(_, id)| self.kv_caches.get(id)).sum()
+        let cached = dispatch.buffers.iter().filter_map(|id| self.kv_bytes.get(id));
+        // A dispatch that declares less only appends.
+        cached.filter(|&&bytes| bytes <= dispatch.bytes_read).sum()
     }
 
     /// States that a fresh session starts at zero.
@@ -483,12 +535,6 @@ fn widest_row(config: &ModelConfig) -> u64 {
         2 * keys + 2 * values + 2 * u64::from(d.num_value_heads)
     });
     qkv.max(delta).max(config.hidden_size.into()).max(2 * u64::from(config.intermediate_size))
-}
-
-/// Elements of the widest row that exists once per position.
-fn widest_cache_row(config: &ModelConfig) -> u64 {
-    let kv = u64::from(config.num_key_value_heads) * u64::from(config.head_dim);
-    kv.max(config.rope.n_rot.into())
 }
 
 /// How many rows of `row_words` one buffer holds, at most `wanted`.

@@ -16,7 +16,7 @@ use crate::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
-use crate::model::ModelOptions;
+use crate::model::{KvCache, ModelOptions};
 use crate::tuning::{Choose, Tuning, Variant};
 
 /// The engine for one worker.
@@ -71,6 +71,7 @@ struct LoadOptions {
     variant: Option<String>,
     /// What the engine's `tuning` gave after an earlier load.
     tuning: Option<Tuning>,
+    kv_cache: Option<KvCache>,
 }
 
 /// Whether a file's YaRN scaling is applied.
@@ -88,6 +89,7 @@ struct ModelInfo<'m> {
     parameters: u64,
     context_length: u32,
     trained_context_length: u32,
+    kv_cache: KvCache,
     vocab_size: u32,
     weight_bytes: u64,
     tensor_types: &'m std::collections::BTreeMap<String, u32>,
@@ -283,7 +285,7 @@ impl WasmEngine {
     }
 
     /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn?,
-    /// variant?, tuning? }`.
+    /// kv_cache?, variant?, tuning? }`.
     pub fn begin_load(&self, options: JsValue) -> Result<(), JsValue> {
         let options: LoadOptions = from_js(&options)?;
         let choose = match options.variant {
@@ -299,6 +301,7 @@ impl WasmEngine {
         ready.loader = Some(Loader::new(ModelOptions {
             context_length: options.context_length.unwrap_or(defaults.context_length),
             ignore_yarn: options.yarn == Some(YarnOption::None),
+            kv_cache: options.kv_cache.unwrap_or(defaults.kv_cache),
         }));
         Ok(())
     }
@@ -525,6 +528,7 @@ fn model_info(loaded: &LoadedModel) -> ModelInfo<'_> {
         parameters: loaded.info.parameters,
         context_length: model.context_length(),
         trained_context_length: config.context_length,
+        kv_cache: model.kv_cache(),
         vocab_size: config.vocab_size,
         weight_bytes: model.memory().weight_bytes,
         tensor_types: &loaded.info.tensor_types,

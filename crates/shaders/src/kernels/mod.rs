@@ -15,6 +15,10 @@ pub mod delta_net;
 pub mod delta_step;
 pub mod embed;
 pub mod gated_norm;
+pub mod kivi;
+pub mod kivi_append;
+pub mod kivi_attention;
+pub mod kivi_decode;
 pub mod linear;
 pub mod matmul;
 pub mod matvec;
@@ -47,6 +51,9 @@ pub fn all() -> Vec<&'static Kernel> {
         &attention::KERNEL,
         &attention_decode::KERNEL,
         &attention_merge::KERNEL,
+        &kivi_decode::KERNEL,
+        &kivi_append::KERNEL,
+        &kivi_attention::KERNEL,
         &silu_mul::KERNEL,
         &argmax_partial::KERNEL,
         &argmax_final::KERNEL,

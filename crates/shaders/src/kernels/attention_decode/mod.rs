@@ -39,7 +39,7 @@ const LANES: u32 = 64;
 
 /// Workgroups that keep a GPU busy, and the tiles that a split has when the cache is full: software
 /// adapters take long to start a workgroup, even if it finds no keys.
-const WORKGROUPS: u32 = 128;
+pub(super) const WORKGROUPS: u32 = 128;
 const TILES_PER_SPLIT: u32 = 4;
 
 /// Uniform of the kernel.

@@ -32,6 +32,7 @@ macro_rules! kernel {
             sources: &[
                 include_str!("../../common/state.wgsl"),
                 include_str!("../../common/workgroups.wgsl"),
+                include_str!("../../common/half.wgsl"),
                 include_str!("../../common/unpack_common.wgsl"),
                 $format.wgsl(),
                 include_str!("embed.wgsl"),

@@ -55,6 +55,7 @@ macro_rules! kernel {
                 concat!("const TOKENS = ", $height, "u;"),
                 include_str!("../../common/state.wgsl"),
                 include_str!("../../common/workgroups.wgsl"),
+                include_str!("../../common/half.wgsl"),
                 include_str!("../../common/unpack_common.wgsl"),
                 $format.wgsl(),
                 unpack16($format),

@@ -140,6 +140,7 @@ macro_rules! kernel {
                 include_str!("../../common/state.wgsl"),
                 include_str!("../../common/workgroups.wgsl"),
                 include_str!("../../common/sigmoid.wgsl"),
+                include_str!("../../common/half.wgsl"),
                 include_str!("../../common/unpack_common.wgsl"),
                 $format.wgsl(),
                 include_str!("params.wgsl"),

@@ -1,0 +1,778 @@
+//! The 4-bit KV cache of an attention layer, after KIVI (Liu et al. 2024, arXiv:2402.02750): keys
+//! are quantised per channel, values per token.
+//!
+//! A sequence lies in three regions, in this order:
+//!
+//! ```text
+//! sink: the first 8 tokens, f32 | quantised: 4 bits | residual: up to 128 newest tokens, f32
+//! ```
+//!
+//! The flush is lazy: the append that finds the residual window full first quantises all 128 rows of it.
+//! So every query sees itself and what is in the window exactly, and where a token lies follows
+//! from the length alone ([`Cursors::at`]).
+//!
+//! Keys are stored normed and rotated, values as projected. A group of 32 f32 values, which for keys
+//! are 32 tokens of one channel and for values 32 channels of one token, becomes 32 codes with a
+//! scale `s` and a minimum `m`, both halves:
+//!
+//! ```text
+//! code = clamp(floor((x - m) / s + 0.5), 0, 15)        x' = s * code + m
+//! ```
+//!
+//! This module is the CPU side of `common/kivi.wgsl`.
+
+use bytemuck::{Pod, Zeroable};
+use half::f16;
+use thiserror::Error;
+
+use super::qkv::AttentionShape;
+use crate::kernel::{BufferId, ShapeError, Tensor, expect_shape, require};
+
+/// Tokens at the start of a sequence that are never quantised.
+pub const SINK: u32 = 8;
+
+/// Rows of the residual window, which are quantised together.
+pub const WINDOW: u32 = 128;
+
+/// Values that share a scale and a minimum.
+pub const GROUP: u32 = 32;
+
+/// Words of the exact rows of the smallest layout, one KV head of 32: no cache has smaller buffers.
+pub const MIN_BUFFER_WORDS: u64 = 2 * EXACT_SLOTS as u64 * 32;
+
+/// Queries that a workgroup serves at once, so that it unpacks a row once for all of them.
+pub const MAX_QUERIES: u32 = 8;
+
+/// The largest 4-bit code.
+const MAX_CODE: f32 = 15.0;
+
+/// The largest half.
+const MAX_HALF: f32 = 65_504.0;
+
+/// The smallest normal half: a scale is no smaller, so that a GPU that flushes subnormals agrees.
+const MIN_SCALE: f32 = 1.0 / 16_384.0;
+
+/// How many rows each region holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursors {
+    /// Rows of the sink.
+    pub sink: u32,
+    /// Quantised rows, a multiple of [`WINDOW`].
+    pub quantised: u32,
+    /// Rows of the residual window.
+    pub residual: u32,
+}
+
+/// Slots of exact rows: those of the sink, then those of the residual window.
+pub const EXACT_SLOTS: u32 = SINK + WINDOW;
+
+/// Where a token's key and value are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Slot of the exact rows.
+    Exact(u32),
+    /// Quantised row.
+    Quantised(u32),
+}
+
+/// A length that the cache cannot go back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{len} tokens end inside the {quantised} quantised rows, whose exact values are gone")]
+pub struct TruncateError {
+    /// The length asked for.
+    pub len: u32,
+    /// Quantised rows.
+    pub quantised: u32,
+}
+
+impl Cursors {
+    /// The regions of a sequence of `len` tokens that was only ever appended to.
+    pub fn at(len: u32) -> Self {
+        let Some(middle) = len.checked_sub(SINK).filter(|&middle| middle > 0) else {
+            return Self { sink: len, quantised: 0, residual: 0 };
+        };
+        let residual = (middle - 1) % WINDOW + 1;
+        Self { sink: SINK, quantised: middle - residual, residual }
+    }
+
+    /// Tokens in all regions.
+    pub fn len(&self) -> u32 {
+        self.sink + self.quantised + self.residual
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where token `u` is, counted from 0.
+    pub fn place(&self, u: u32) -> Place {
+        match u.checked_sub(SINK) {
+            None => Place::Exact(u),
+            Some(row) if row < self.quantised => Place::Quantised(row),
+            Some(row) => Place::Exact(SINK + row - self.quantised),
+        }
+    }
+
+    /// Forgets the newest tokens, so that `len` are left.
+    ///
+    /// Only exact rows can be dropped one by one: a quantised row cannot go back into the window. A
+    /// cache cut exactly at the end of its quantised rows has an empty window, which no sequence of
+    /// appends yields, so the kernels, which use [`Cursors::at`], cannot go on from there.
+    pub fn truncate(self, len: u32) -> Result<Self, TruncateError> {
+        let len = len.min(self.len());
+        if self.quantised == 0 {
+            return Ok(Self { sink: len.min(SINK), quantised: 0, residual: len.saturating_sub(SINK) });
+        }
+        match len.checked_sub(self.sink + self.quantised) {
+            Some(residual) => Ok(Self { residual, ..self }),
+            None => Err(TruncateError { len, quantised: self.quantised }),
+        }
+    }
+}
+
+/// Whether the token that is appended at `position` finds the residual window full.
+pub fn finds_window_full(position: u32) -> bool {
+    position > SINK && (position - SINK).is_multiple_of(WINDOW)
+}
+
+/// How many tokens from `position` on can be appended before one would find the window full, the
+/// first of them excepted. A prompt that is read in such pieces leaves the cache, and shows each
+/// query the rows, that reading it token by token does.
+pub fn piece(position: u32) -> u32 {
+    SINK + Cursors::at(position.saturating_add(1)).quantised + WINDOW - position
+}
+
+/// Keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Keys.
+    Key,
+    /// Values.
+    Value,
+}
+
+/// Geometry of one layer's cache and the places in its three buffers. Each buffer holds the part
+/// for keys and then the part for values:
+///
+/// * `exact` f32, the sink's 8 slots and then the residual window's 128: `[Hkv][136][Dh]`;
+/// * `codes` u32, eight codes a word, the first in the lowest bits: `[Hkv][capacity][Dh / 8]`;
+/// * `scales` u32, scale in the low half, minimum in the high half:
+///   keys `[Hkv][capacity / 32][Dh]`, values `[Hkv][capacity][Dh / 32]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Key and value heads.
+    pub num_kv_heads: u32,
+    /// Elements per head, a multiple of 32 and at most 256.
+    pub head_dim: u32,
+    /// Tokens that the cache holds.
+    pub context: u32,
+}
+
+impl Layout {
+    /// The layout for `context` tokens.
+    pub fn new(num_kv_heads: u32, head_dim: u32, context: u32) -> Result<Self, ShapeError> {
+        let name = "kivi cache";
+        require(name, "num_kv_heads", num_kv_heads, num_kv_heads > 0, "at least 1")?;
+        let groups = head_dim > 0 && head_dim.is_multiple_of(GROUP) && head_dim <= 256;
+        require(name, "head_dim", head_dim, groups, "a multiple of 32 from 32 to 256")?;
+        let rows = u64::from(context).saturating_sub(SINK.into()).next_multiple_of(WINDOW.into());
+        let n_codes = (2 * rows * u64::from(num_kv_heads)).saturating_mul(head_dim.into());
+        let n_exact = 2 * u64::from(EXACT_SLOTS) * u64::from(num_kv_heads) * u64::from(head_dim);
+        let fits = context > 0 && n_codes.max(n_exact) <= u32::MAX.into();
+        require(name, "context", context, fits, "at least 1, and its codes countable in 32 bits")?;
+        Ok(Self { num_kv_heads, head_dim, context })
+    }
+
+    /// The longest context whose buffers have at most `max_words` words each; 0 if none has.
+    pub fn max_context(num_kv_heads: u32, head_dim: u32, max_words: u64) -> u32 {
+        let row_words = 2 * u64::from(num_kv_heads) * u64::from(head_dim) / 8;
+        let rows = max_words / row_words.max(1) / u64::from(WINDOW) * u64::from(WINDOW);
+        let exact_words = 2 * u64::from(EXACT_SLOTS) * u64::from(num_kv_heads) * u64::from(head_dim);
+        if rows == 0 || exact_words > max_words {
+            0
+        } else {
+            u32::try_from(rows).unwrap_or(u32::MAX - SINK) + SINK
+        }
+    }
+
+    /// Quantised rows that there is room for: a multiple of [`WINDOW`].
+    pub fn capacity(&self) -> u32 {
+        self.context.saturating_sub(SINK).max(1).next_multiple_of(WINDOW)
+    }
+
+    /// The f32 rows as a tensor over `buffer`: [2 * Hkv * 136, Dh].
+    pub fn exact(&self, buffer: BufferId) -> Tensor {
+        Tensor { buffer, rows: 2 * self.num_kv_heads * EXACT_SLOTS, cols: self.head_dim }
+    }
+
+    /// The codes as a tensor over `buffer`: [2 * Hkv * capacity, Dh / 8].
+    pub fn codes(&self, buffer: BufferId) -> Tensor {
+        Tensor { buffer, rows: 2 * self.num_kv_heads * self.capacity(), cols: self.head_dim / 8 }
+    }
+
+    /// The scales as a tensor over `buffer`: [2 * Hkv * capacity / 32, Dh].
+    pub fn scales(&self, buffer: BufferId) -> Tensor {
+        Tensor { buffer, rows: 2 * self.num_kv_heads * (self.capacity() / GROUP), cols: self.head_dim }
+    }
+
+    /// Bytes of one quantised token: for each KV head the codes of a key and a value, and the scales.
+    pub fn bytes_per_quantised_token(&self) -> u64 {
+        u64::from(self.num_kv_heads) * u64::from(self.head_dim) * (4 + 4) / 8
+            + 2 * u64::from(self.num_kv_heads) * u64::from(self.head_dim / GROUP) * 4
+    }
+
+    /// Bytes of one exact token: a key and a value of each KV head.
+    pub fn bytes_per_exact_token(&self) -> u64 {
+        2 * u64::from(self.num_kv_heads) * u64::from(self.head_dim) * 4
+    }
+
+    /// Bytes that attention reads when the cache holds `len` tokens.
+    pub fn bytes_read(&self, len: u32) -> u64 {
+        let Cursors { sink, quantised, residual } = Cursors::at(len);
+        u64::from(sink + residual) * self.bytes_per_exact_token()
+            + u64::from(quantised) * self.bytes_per_quantised_token()
+    }
+
+    /// Index in `exact` of the first element of a slot.
+    pub fn exact_index(&self, part: Part, head: u32, slot: u32) -> usize {
+        let head = part as usize * self.num_kv_heads as usize + head as usize;
+        (head * EXACT_SLOTS as usize + slot as usize) * self.head_dim as usize
+    }
+
+    /// Index in `codes` of the word that holds channel `c`, whose code is shifted by `4 * (c % 8)`.
+    pub fn code_index(&self, part: Part, head: u32, row: u32, c: u32) -> usize {
+        let head = part as usize * self.num_kv_heads as usize + head as usize;
+        ((head * self.capacity() as usize + row as usize) * self.head_dim as usize + c as usize) / 8
+    }
+
+    /// Index in `scales` of the group that holds channel `c` of a quantised row.
+    pub fn scale_index(&self, part: Part, head: u32, row: u32, c: u32) -> usize {
+        let (n_heads, dim) = (self.num_kv_heads as usize, self.head_dim as usize);
+        let (head, row, c) = (head as usize, row as usize, c as usize);
+        let (capacity, group) = (self.capacity() as usize, GROUP as usize);
+        match part {
+            Part::Key => (head * (capacity / group) + row / group) * dim + c,
+            Part::Value => {
+                n_heads * (capacity / group) * dim + (head * capacity + row) * (dim / group) + c / group
+            }
+        }
+    }
+}
+
+/// Scale and minimum of a group, packed: scale in the low 16 bits, minimum in the high 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale(pub u32);
+
+impl Scale {
+    /// Of a group with these extremes.
+    pub fn of(lowest: f32, highest: f32) -> Self {
+        let min = f16::from_f32(lowest.clamp(-MAX_HALF, MAX_HALF));
+        let scale = if highest == lowest {
+            f16::ZERO
+        } else {
+            f16::from_f32(((highest - lowest) / MAX_CODE).clamp(MIN_SCALE, MAX_HALF))
+        };
+        Self(u32::from(scale.to_bits()) | u32::from(min.to_bits()) << 16)
+    }
+
+    /// Of a group of values.
+    pub fn of_group(values: impl Iterator<Item = f32> + Clone) -> Self {
+        let lowest = values.clone().fold(f32::INFINITY, f32::min);
+        let highest = values.fold(f32::NEG_INFINITY, f32::max);
+        Self::of(lowest, highest)
+    }
+
+    /// The scale.
+    pub fn scale(self) -> f32 {
+        f16::from_bits(self.0 as u16).to_f32()
+    }
+
+    /// The minimum.
+    pub fn min(self) -> f32 {
+        f16::from_bits((self.0 >> 16) as u16).to_f32()
+    }
+
+    /// `(x - min) / scale + 0.5`, whose floor is the code: computed with the rounded halves, so that
+    /// encoder and decoder agree.
+    pub fn steps(self, x: f32) -> f32 {
+        let inverse = if self.scale() == 0.0 { 0.0 } else { 1.0 / self.scale() };
+        (x - self.min()) * inverse + 0.5
+    }
+
+    /// The code of a value.
+    pub fn code(self, x: f32) -> u32 {
+        self.steps(x).floor().clamp(0.0, MAX_CODE) as u32
+    }
+
+    /// The value of a code.
+    pub fn value(self, code: u32) -> f32 {
+        self.scale() * code as f32 + self.min()
+    }
+}
+
+/// The buffers of a cache, or a copy of them.
+#[derive(Debug)]
+pub struct Cache<'a> {
+    /// How the buffers are laid out.
+    pub layout: Layout,
+    /// Sink and residual rows.
+    pub exact: &'a mut [f32],
+    /// Codes.
+    pub codes: &'a mut [u32],
+    /// Scales and minima.
+    pub scales: &'a mut [u32],
+}
+
+impl<'a> Cache<'a> {
+    /// Over the buffers of a dispatch: exact rows, codes and scales.
+    pub(super) fn of([exact, codes, scales]: [&'a mut [u32]; 3], layout: Layout) -> Self {
+        Self { layout, exact: bytemuck::cast_slice_mut(exact), codes, scales }
+    }
+
+    /// Quantises the full window of `head` into rows `row..row + 128`.
+    pub fn flush(&mut self, head: u32, row: u32) {
+        let layout = self.layout;
+        for part in [Part::Key, Part::Value] {
+            let base = |slot| layout.exact_index(part, head, SINK + slot);
+            for slot in 0..WINDOW {
+                for c in 0..layout.head_dim {
+                    let start = match part {
+                        Part::Key => slot / GROUP * GROUP,
+                        Part::Value => c / GROUP * GROUP,
+                    };
+                    let group = (start..start + GROUP).map(|i| match part {
+                        Part::Key => self.exact[base(i) + c as usize],
+                        Part::Value => self.exact[base(slot) + i as usize],
+                    });
+                    let scale = Scale::of_group(group);
+                    self.scales[layout.scale_index(part, head, row + slot, c)] = scale.0;
+                    let word = &mut self.codes[layout.code_index(part, head, row + slot, c)];
+                    let shift = 4 * (c % 8);
+                    *word &= !(15 << shift);
+                    *word |= scale.code(self.exact[base(slot) + c as usize]) << shift;
+                }
+            }
+        }
+    }
+
+    /// Writes the key or value of a token whose place is exact.
+    pub fn write(&mut self, part: Part, head: u32, place: Place, row: &[f32]) {
+        if let Place::Exact(slot) = place {
+            let at = self.layout.exact_index(part, head, slot);
+            self.exact[at..at + row.len()].copy_from_slice(row);
+        }
+    }
+}
+
+/// The row at `place` as attention sees it.
+pub fn row(
+    layout: &Layout,
+    (exact, codes, scales): (&[f32], &[u32], &[u32]),
+    part: Part,
+    head: u32,
+    place: Place,
+) -> Vec<f32> {
+    match place {
+        Place::Exact(slot) => {
+            let at = layout.exact_index(part, head, slot);
+            exact[at..at + layout.head_dim as usize].to_vec()
+        }
+        Place::Quantised(row) => (0..layout.head_dim)
+            .map(|c| {
+                let code = codes[layout.code_index(part, head, row, c)] >> (4 * (c % 8)) & 15;
+                Scale(scales[layout.scale_index(part, head, row, c)]).value(code)
+            })
+            .collect(),
+    }
+}
+
+/// A cache on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheTensors {
+    /// How the buffers are laid out.
+    pub layout: Layout,
+    /// Sink and residual rows, [`Layout::exact`].
+    pub exact: Tensor,
+    /// Codes, [`Layout::codes`].
+    pub codes: Tensor,
+    /// Scales and minima, [`Layout::scales`].
+    pub scales: Tensor,
+}
+
+impl CacheTensors {
+    /// Refuses tensors that do not have the layout's shapes, other heads than the layout's, and more
+    /// query heads per KV head than a workgroup serves.
+    pub(super) fn check(
+        &self,
+        kernel: &'static str,
+        shape: AttentionShape,
+    ) -> Result<CacheParams, ShapeError> {
+        let Self { layout, exact, codes, scales } = *self;
+        for (name, tensor, wanted) in [
+            ("exact", exact, layout.exact(exact.buffer)),
+            ("codes", codes, layout.codes(codes.buffer)),
+            ("scales", scales, layout.scales(scales.buffer)),
+        ] {
+            expect_shape(kernel, name, tensor, wanted.rows, wanted.cols)?;
+        }
+        shape.check(kernel)?;
+        let (kv_heads, head_dim) = (shape.num_kv_heads, shape.head_dim);
+        require(kernel, "num_kv_heads", kv_heads, kv_heads == layout.num_kv_heads, "the cache's")?;
+        require(kernel, "head_dim", head_dim, head_dim == layout.head_dim, "the cache's")?;
+        let group = shape.group();
+        require(kernel, "query heads per KV head", group, group <= MAX_QUERIES, "at most 8")?;
+        Ok(CacheParams {
+            num_kv_heads: layout.num_kv_heads,
+            head_dim: layout.head_dim,
+            capacity: layout.capacity(),
+            context: layout.context,
+        })
+    }
+}
+
+/// `Cache` of `common/kivi.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub(super) struct CacheParams {
+    num_kv_heads: u32,
+    head_dim: u32,
+    capacity: u32,
+    context: u32,
+}
+
+impl CacheParams {
+    /// The layout they were made from.
+    pub(super) fn layout(&self) -> Layout {
+        Layout { num_kv_heads: self.num_kv_heads, head_dim: self.head_dim, context: self.context }
+    }
+}
+
+/// Rounds what a reference computed to what a buffer holds.
+pub(super) fn narrow(values: Vec<f64>) -> Vec<f32> {
+    values.into_iter().map(|v| v as f32).collect()
+}
+
+/// Contents for cases.
+pub(super) mod random {
+    use super::{CacheTensors, GROUP, Layout, Part, SINK, Scale, WINDOW};
+    use crate::case::{CaseBuilder, Rng};
+    use crate::kernel::BufferId;
+
+    /// A cache whose exact values are in [-1, 1) and whose quantised ones in [-1.5, 1.9). The values
+    /// in the residual window are clear of every rounding edge, so that a GPU whose division is
+    /// off by an ulp finds the same codes and scales.
+    pub fn cache(c: &mut CaseBuilder, layout: Layout) -> CacheTensors {
+        let place = BufferId(0);
+        let n_exact = layout.exact(place).n_bytes() / 4;
+        let mut exact: Vec<f32> = (0..n_exact).map(|_| c.rng.uniform()).collect();
+        for head in 0..layout.num_kv_heads {
+            for start in (0..WINDOW * layout.head_dim).step_by(GROUP as usize) {
+                let value = layout.exact_index(Part::Value, head, SINK) + start as usize;
+                settle(&mut exact, |i| value + i);
+                let (rows, channel) =
+                    (start / GROUP / layout.head_dim * GROUP, start / GROUP % layout.head_dim);
+                let key = layout.exact_index(Part::Key, head, SINK + rows) + channel as usize;
+                settle(&mut exact, |i| key + i * layout.head_dim as usize);
+            }
+        }
+        let exact_shape = layout.exact(place);
+        let codes = layout.codes(place);
+        let scales = layout.scales(place);
+        let code_words = (0..codes.n_bytes() / 4).map(|_| c.rng.next_u32()).collect();
+        let scale_words = (0..scales.n_bytes() / 4).map(|_| scale(&mut c.rng).0).collect();
+        CacheTensors {
+            layout,
+            exact: c.values(exact_shape.rows, exact_shape.cols, &exact),
+            codes: c.words(codes.rows, codes.cols, code_words),
+            scales: c.words(scales.rows, scales.cols, scale_words),
+        }
+    }
+
+    /// A step of at least a 64th above a minimum below zero.
+    fn scale(rng: &mut Rng) -> Scale {
+        let lowest = rng.uniform() * 0.7 - 0.8;
+        Scale::of(lowest, lowest + 15.0 * (0.09 + 0.07 * rng.uniform()))
+    }
+
+    /// Moves the values of a group away from where a code or the scale would round the other way.
+    fn settle(values: &mut [f32], at: impl Fn(usize) -> usize) {
+        let n = GROUP as usize;
+        let group = |values: &[f32]| -> Vec<f32> { (0..n).map(|i| values[at(i)]).collect() };
+        let (lowest, highest) = extremes(&group(values));
+        let mut range = highest - lowest;
+        while half(range * (1.0 - 1e-5)) != half(range * (1.0 + 1e-5)) {
+            range *= 1.0 + 1e-4;
+        }
+        for i in 0..n {
+            let x = &mut values[at(i)];
+            if *x == highest {
+                *x = lowest + range;
+            }
+        }
+        let scale = Scale::of_group(group(values).into_iter());
+        for i in 0..n {
+            let x = values[at(i)];
+            let beyond = scale.steps(x) - scale.steps(x).floor();
+            if x != lowest && x != lowest + range && !(0.01..=0.99).contains(&beyond) {
+                values[at(i)] = scale.value(scale.code(x));
+            }
+        }
+    }
+
+    fn half(range: f32) -> f32 {
+        Scale::of(0.0, range).scale()
+    }
+
+    fn extremes(group: &[f32]) -> (f32, f32) {
+        group.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), &x| (a.min(x), b.max(x)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Rng;
+    use crate::kernels::kivi_decode::kivi_decode;
+    use crate::kernels::qkv::NormRope;
+
+    /// Append and flush as the definition says, token by token.
+    #[derive(Default)]
+    struct Walk {
+        cursors: Cursors,
+        flushed: bool,
+    }
+
+    impl Walk {
+        fn append(&mut self) {
+            self.flushed = false;
+            if self.cursors.sink < 8 {
+                self.cursors.sink += 1;
+                return;
+            }
+            if self.cursors.residual == 128 {
+                self.cursors.quantised += 128;
+                self.cursors.residual = 0;
+                self.flushed = true;
+            }
+            self.cursors.residual += 1;
+        }
+    }
+
+    #[test]
+    fn cursors_follow_from_the_length() {
+        let mut walk = Walk::default();
+        for len in 0..2000 {
+            let cursors = Cursors::at(len);
+            assert_eq!(cursors, walk.cursors, "{len}");
+            assert_eq!((cursors.len(), cursors.sink), (len, len.min(8)));
+            assert!(cursors.quantised.is_multiple_of(128) && cursors.residual <= 128);
+            walk.append();
+            assert_eq!(finds_window_full(len), walk.flushed, "{len}");
+        }
+        assert_eq!(Cursors::at(136), Cursors { sink: 8, quantised: 0, residual: 128 });
+        assert_eq!(Cursors::at(137), Cursors { sink: 8, quantised: 128, residual: 1 });
+    }
+
+    /// Only the first token of a piece may find the window full, and the next after it must.
+    #[test]
+    fn pieces_end_where_the_window_is_full() {
+        let mut position = 0;
+        for expected in [136, 128, 128] {
+            assert_eq!(piece(position), expected);
+            position += expected;
+        }
+        for position in 0..1000 {
+            let n = piece(position);
+            assert!((1..n).all(|i| !finds_window_full(position + i)), "{position}");
+            assert!(finds_window_full(position + n), "{position}");
+        }
+    }
+
+    #[test]
+    fn truncation_drops_exact_rows_only() {
+        let at = Cursors::at;
+        assert_eq!(at(100).truncate(20), Ok(at(20)));
+        assert_eq!(at(100).truncate(5), Ok(at(5)));
+        assert_eq!(at(136).truncate(0), Ok(at(0)));
+        assert_eq!(at(300).truncate(300), Ok(at(300)));
+        assert_eq!(at(300).truncate(400), Ok(at(300)));
+        assert_eq!(at(300).truncate(265), Ok(at(265)));
+        // Where the quantised rows end the window stays empty.
+        let empty = Cursors { sink: 8, quantised: 256, residual: 0 };
+        assert_eq!(at(300).truncate(264), Ok(empty));
+        for len in [0, 8, 136, 263] {
+            assert_eq!(at(300).truncate(len), Err(TruncateError { len, quantised: 256 }));
+        }
+    }
+
+    /// At every length that can be reached, rows have distinct places inside their buffers.
+    #[test]
+    fn every_row_of_a_long_context_has_its_own_place() {
+        let layout = Layout::new(4, 256, 131_072).unwrap();
+        assert_eq!(layout.capacity(), 131_072);
+        let place = BufferId(0);
+        let words = |t: Tensor| (t.n_bytes() / 4) as usize;
+        let (exact, codes, scales) =
+            (words(layout.exact(place)), words(layout.codes(place)), words(layout.scales(place)));
+        // WGSL computes an index in units of codes first.
+        assert!(codes as u64 * 8 <= u64::from(u32::MAX));
+        assert_eq!(codes * 4, 128 << 20);
+        for len in (0..=131_072).step_by(997).chain(131_000..=131_072) {
+            let cursors = Cursors::at(len);
+            for u in [0, 7, 8, 135, 136, len / 2, len.saturating_sub(129), len.saturating_sub(1)] {
+                if u >= len {
+                    continue;
+                }
+                match cursors.place(u) {
+                    Place::Exact(slot) => assert!(slot < EXACT_SLOTS),
+                    Place::Quantised(row) => assert!(row < cursors.quantised && row < layout.capacity()),
+                }
+            }
+            assert!(cursors.quantised <= layout.capacity());
+        }
+        let mut seen = vec![false; codes];
+        let mut seen_scales = vec![false; scales];
+        let mut seen_exact = vec![false; exact];
+        for part in [Part::Key, Part::Value] {
+            for head in 0..4 {
+                for slot in 0..EXACT_SLOTS {
+                    let at = layout.exact_index(part, head, slot);
+                    assert!(!std::mem::replace(&mut seen_exact[at], true));
+                    assert!(at + 256 <= exact);
+                }
+                // A word per eight channels; a scale per 32 rows of a key channel or 32 channels of a value.
+                for row in 0..layout.capacity() {
+                    for c in (0..256).step_by(128) {
+                        let at = layout.code_index(part, head, row, c);
+                        assert_eq!(layout.code_index(part, head, row, c + 127), at + 15);
+                        assert!(!std::mem::replace(&mut seen[at], true));
+                        let at = layout.scale_index(part, head, row, c);
+                        let first = part == Part::Value || row.is_multiple_of(32);
+                        assert_eq!(std::mem::replace(&mut seen_scales[at], true), !first);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The layout in numbers, for two heads of 64 with room for 256 rows.
+    #[test]
+    fn places_by_hand() {
+        let layout = Layout::new(2, 64, 200).unwrap();
+        assert_eq!(layout.capacity(), 256);
+        assert_eq!(layout.exact_index(Part::Key, 1, 9), (136 + 9) * 64);
+        assert_eq!(layout.exact_index(Part::Value, 0, 0), 2 * 136 * 64);
+        assert_eq!(layout.code_index(Part::Key, 1, 3, 17), ((256 + 3) * 64 + 16) / 8);
+        assert_eq!(layout.code_index(Part::Value, 0, 0, 0), 2 * 256 * 8);
+        assert_eq!(layout.scale_index(Part::Key, 1, 40, 5), (8 + 1) * 64 + 5);
+        assert_eq!(layout.scale_index(Part::Value, 1, 40, 33), 2 * 8 * 64 + (256 + 40) * 2 + 1);
+    }
+
+    #[test]
+    fn every_value_decodes_to_within_half_a_step() {
+        let mut rng = Rng::new(3);
+        let mut groups: Vec<Vec<f32>> = Vec::new();
+        for i in 0..200 {
+            let (offset, size) = (rng.uniform() * 4.0, 10f32.powi(i % 8 - 4));
+            groups.push((0..32).map(|_| (offset + rng.uniform()) * size).collect());
+        }
+        groups.push(vec![0.7; 32]);
+        groups.push(vec![0.0; 32]);
+        groups.push((0..32).map(|i| 1e-9 * i as f32).collect());
+        for group in &groups {
+            let scale = Scale::of_group(group.iter().copied());
+            let lowest = group.iter().copied().fold(f32::INFINITY, f32::min);
+            // Half a step, the rounding of the minimum, which below 2^-14 is to multiples of 2^-24, and
+            // three roundings of the arithmetic itself.
+            let of_min = (lowest.abs() / 2048.0).max(2f32.powi(-25));
+            let arithmetic = 3.0 * f32::EPSILON * (lowest.abs() + 16.0 * scale.scale());
+            for &x in group {
+                let decoded = scale.value(scale.code(x));
+                let allowed = scale.scale() / 2.0 + of_min + arithmetic;
+                assert!((decoded - x).abs() <= allowed, "{x} became {decoded}, {scale:?}");
+            }
+        }
+        // Values that no half holds clamp.
+        let scale = Scale::of_group([-7e4, 7e4].into_iter());
+        assert_eq!((scale.min(), scale.value(scale.code(7e4))), (-65_504.0, scale.scale() * 15.0 - 65_504.0));
+    }
+
+    /// A whole window, through the packed words and back.
+    #[test]
+    fn a_flushed_window_reads_back() {
+        let layout = Layout::new(2, 64, 300).unwrap();
+        let (mut codes, mut scales) = (vec![0; 2 * 2 * 384 * 8], vec![0; 2 * 2 * 12 * 64]);
+        let mut rng = Rng::new(5);
+        let mut words: Vec<u32> = (0..2 * 2 * 136 * 64).map(|_| rng.uniform().to_bits()).collect();
+        let exact: Vec<f32> = bytemuck::cast_slice(&words).to_vec();
+        Cache::of([&mut words, &mut codes, &mut scales], layout).flush(1, 128);
+        for part in [Part::Key, Part::Value] {
+            for slot in 0..WINDOW {
+                let at = layout.exact_index(part, 1, SINK + slot);
+                let decoded = row(&layout, (&exact, &codes, &scales), part, 1, Place::Quantised(128 + slot));
+                for (c, (x, decoded)) in exact[at..at + 64].iter().zip(decoded).enumerate() {
+                    let group: Vec<f32> = match part {
+                        Part::Key => {
+                            let first = layout.exact_index(part, 1, SINK + slot / 32 * 32) + c;
+                            (0..32).map(|i| exact[first + 64 * i]).collect()
+                        }
+                        Part::Value => exact[at + c / 32 * 32..][..32].to_vec(),
+                    };
+                    let scale = Scale::of_group(group.into_iter());
+                    assert_eq!(decoded, scale.value(scale.code(*x)), "{part:?} {slot} {c}");
+                }
+            }
+        }
+        // Nothing else was written: the words of the other head and of the rows before.
+        let used = |part, row| layout.code_index(part, 1, row, 0)..layout.code_index(part, 1, row, 0) + 8;
+        for part in [Part::Key, Part::Value] {
+            assert!((0..128).all(|row| codes[used(part, row)].iter().all(|&word| word == 0)));
+        }
+        assert!(codes[..384 * 8].iter().all(|&word| word == 0));
+    }
+
+    /// 16 attention layers of 4 KV heads of 256, as the dispatches count them.
+    #[test]
+    fn a_token_of_the_27b_takes_20_kib() {
+        let tensor = |rows, cols| Tensor { buffer: BufferId(0), rows, cols };
+        let shape = AttentionShape { num_heads: 24, num_kv_heads: 4, head_dim: 256, gated: true };
+        let bytes_read = |context| {
+            let layout = Layout::new(4, 256, context).unwrap();
+            let place = BufferId(0);
+            let cache = CacheTensors {
+                layout,
+                exact: layout.exact(place),
+                codes: layout.codes(place),
+                scales: layout.scales(place),
+            };
+            let norm_rope = NormRope {
+                q_norm: tensor(1, 256),
+                k_norm: tensor(1, 256),
+                rope: tensor(context, 64),
+                eps: 1e-6,
+            };
+            let (qkv, partials) = (tensor(1, shape.qkv_cols()), tensor(24 * 8, 258));
+            kivi_decode(qkv, norm_rope, cache, partials, shape, 1.0).unwrap().bytes_read
+        };
+        let n_tokens = 128 * 100;
+        assert_eq!(16 * (bytes_read(1000 + n_tokens) - bytes_read(1000)), 20_480 * u64::from(n_tokens));
+        let layout = Layout::new(4, 256, 1000).unwrap();
+        assert_eq!(layout.bytes_per_quantised_token(), 4 * 320);
+        assert_eq!(16 * layout.exact(BufferId(0)).n_bytes(), (1 << 20) + (16 << 20));
+    }
+
+    #[test]
+    fn layouts_that_do_not_fit_are_refused() {
+        assert!(Layout::new(0, 64, 100).is_err());
+        assert!(Layout::new(1, 48, 100).is_err());
+        assert!(Layout::new(1, 288, 100).is_err());
+        assert!(Layout::new(1, 64, 0).is_err());
+        assert!(Layout::new(64, 256, 1 << 20).is_err());
+        // The longest context fits the words that it was made for, and one block more does not.
+        let words = |context| Layout::new(4, 256, context).unwrap().codes(BufferId(0)).n_bytes() / 4;
+        let most = Layout::max_context(4, 256, 1 << 20);
+        assert!(words(most) <= 1 << 20 && words(most + 1) > 1 << 20);
+        assert_eq!(Layout::max_context(4, 256, 2 * 4 * 136 * 256 - 1), 0);
+    }
+}
