@@ -365,8 +365,9 @@ fn log_probabilities_are_exact() {
 /// A hybrid with random weights; its greedy tokens are those of a golden model.
 const MODEL: &str = "qwen35-q1_0";
 
+/// The prompt is read in one piece on any device.
 fn request(sampling: Sampling) -> TokenRequest {
-    TokenRequest { prompt: (5..40).collect(), max_tokens: Some(24), sampling, ..TokenRequest::default() }
+    TokenRequest { prompt: (5..20).collect(), max_tokens: Some(24), sampling, ..TokenRequest::default() }
 }
 
 /// All ids and log-probabilities of a generation with at most `most` steps per submit.
@@ -481,7 +482,17 @@ fn a_set_of_allowed_ids_holds_for_the_next_tokens() {
 fn forced_tokens_count() {
     let _gpu = one_at_a_time();
     let mut engine = load(gpu(), MODEL);
-    let sampling = settings().pop().unwrap().1;
+    // The ids that are put in are likely, but for what they are penalised.
+    let sampling = Sampling {
+        temperature: 1.0,
+        seed: 5,
+        presence_penalty: 1.0,
+        frequency_penalty: 2.0,
+        dry_multiplier: 2.0,
+        dry_allowed_length: 1,
+        logit_bias: [11, 12, 13, 100].map(|id| (id, 15.0)).into(),
+        ..Sampling::default()
+    };
     let mut generation = engine.start(request(sampling.clone())).unwrap();
     let mut ids = Vec::new();
     while ids.len() < 4 {
