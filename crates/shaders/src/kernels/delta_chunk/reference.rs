@@ -41,8 +41,9 @@ pub(super) fn delta_chunk(args: &mut Args<'_>) {
                     mixing[i][l] = dot(query(i), key(l)) * d;
                     if l < i {
                         let a = b[i] * dot(key(i), key(l)) * d;
-                        for c in 0..=l {
-                            inverse[i][c] -= a * inverse[l][c];
+                        let earlier = inverse[l];
+                        for (element, earlier) in inverse[i].iter_mut().zip(earlier) {
+                            *element -= a * earlier;
                         }
                     }
                 }

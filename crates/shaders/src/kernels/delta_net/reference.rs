@@ -44,10 +44,10 @@ pub(super) fn delta_net(args: &mut Args<'_>) {
                     }
                     args.write(1)[(first + i) * n_values + head * dv + c] = sum as f32;
                 }
-                for e in 0..dk {
-                    let mut sum = left(n - 1) * column[e];
-                    for i in 0..n {
-                        sum += rest(i) * f64::from(key(i)[e]) * u[i];
+                for (e, before) in column.iter().enumerate() {
+                    let mut sum = left(n - 1) * before;
+                    for (i, u) in u.iter().enumerate() {
+                        sum += rest(i) * f64::from(key(i)[e]) * u;
                     }
                     args.write(0)[s(e)] = sum as f32;
                 }
