@@ -86,13 +86,14 @@ fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
         let mut engine = load_kind(gpu(), name, KvCache::Kivi);
         let ids = random_ids(&engine, 21, if is_full() { 270 } else { 150 });
         let whole = score(&mut engine, &ids, 512);
+        let exact = score(&mut load_kind(gpu(), name, KvCache::F32), &ids, 512);
+        let damage = max_difference(&exact, &whole);
+        // The recurrence of a hybrid rounds by how a prompt is cut, the dense model not at all.
+        let allowed = if name.starts_with("qwen35") { FLIPS * damage + ROUNDING } else { 0.0 };
         for chunk in [7, 130] {
-            let pieces = score(&mut engine, &ids, chunk);
-            assert!(
-                whole == pieces,
-                "{name}: {chunk} at a time differ by {}",
-                max_difference(&whole, &pieces)
-            );
+            let difference = max_difference(&whole, &score(&mut engine, &ids, chunk));
+            println!("{name}: {chunk} at a time differ by {difference}, damage {damage}");
+            assert!(difference <= allowed, "{name}: {chunk} at a time differ by {difference}");
         }
         // One by one, through the plan for decode.
         let vocab = engine.loaded().unwrap().model.config().vocab_size as usize;
@@ -105,8 +106,6 @@ fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
             let n_flushes = (Cursors::at(i as u32 + 1).quantised / 128) as usize;
             worst[n_flushes] = worst[n_flushes].max(difference);
         }
-        let exact = score(&mut load_kind(gpu(), name, KvCache::F32), &ids, 512);
-        let damage = max_difference(&exact, &whole);
         println!("{name}: decode and prefill differ by {worst:?} after 0, 1 and 2 flushes, damage {damage}");
         assert!(worst[0] <= ROUNDING, "{name}: {worst:?}");
         let flips = worst[1].max(worst[2]);
@@ -114,7 +113,7 @@ fn the_result_does_not_depend_on_how_a_prompt_is_cut() {
     }
 }
 
-/// A key or value that decode and prefill, adding in different orders, put on different sides of a
+/// A key or value that two runs, adding in different orders, put on different sides of a
 /// rounding edge takes the next code. Values that differ by 1e-6 of their size, a step being about a
 /// tenth of it, do so once in 5e4; each is off by a step then, where all others are off by a step
 /// over root 12 from the exact cache: root(12 / 5e4) = 0.015 of the quantiser's whole damage, and as
