@@ -388,7 +388,7 @@ fn inspect_lists_the_plan() {
         let dispatches = plan["dispatches"].as_array().unwrap();
         let labels: Vec<&str> = dispatches.iter().map(|d| d["label"].as_str().unwrap()).collect();
         assert_eq!((labels[0], *labels.last().unwrap()), ("embed", "argmax.final"));
-        for label in ["layer.0.attn.qkv", "layer.3.mlp.down", "output_norm", "lm_head", "argmax.partial"] {
+        for label in ["layer.0.attn.qkv", "layer.3.mlp.down", "lm_head", "argmax.partial"] {
             assert!(labels.contains(&label), "{label}: {labels:?}");
         }
         for total in ["bytes_read", "bytes_written"] {
@@ -476,7 +476,7 @@ fn kernels_are_checked_one_by_one() {
     assert!(lines[2..].iter().any(|l| l.starts_with("rms_norm ") && l.ends_with(" ok")), "{text}");
     assert!(lines[2..].iter().all(|l| l.contains("norm")), "{text}");
     // The device, the head and one line for all cases, although they do not stand together.
-    assert_eq!(stdout(&["kernels", "--filter", "matvec_q1_0"]).lines().count(), 3);
+    assert_eq!(stdout(&["kernels", "--filter", "norm_matvec_lanes_q1_0"]).lines().count(), 3);
     let value = stdout_json(&["kernels", "--filter", "rms_norm", "--json"]);
     assert_eq!(value["device"]["backend"], "webgpu");
     assert!(value["cases"].as_array().unwrap().iter().all(|c| c["kernel"] == "rms_norm" && c["ok"] == true));

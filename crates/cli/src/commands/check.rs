@@ -23,9 +23,10 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
     if !args.json {
         print_line(&device_line(&gpu))?;
     }
-    // The same limit divides the tensors into the same buffers.
+    // The same limit divides the tensors into the same buffers, the same plans share the same scratch.
     let cpu = Device::Cpu(Box::new(CpuDevice::new(CpuOptions {
         max_buffer_bytes: Some(gpu.info().limits.max_words() * 4),
+        all_plans: !gpu.info().compiles_slowly,
         ..CpuOptions::default()
     })));
     let (mut gpu, mut cpu) = (Engine::new(gpu), Engine::new(cpu));

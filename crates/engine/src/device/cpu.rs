@@ -24,6 +24,8 @@ pub struct CpuOptions {
     pub max_buffer_bytes: Option<u64>,
     /// Bytes that all buffers together may take.
     pub memory_budget_bytes: Option<u64>,
+    /// Make all the plans of a GPU that compiles quickly, to be compared with one.
+    pub all_plans: bool,
 }
 
 impl CpuDevice {
@@ -35,6 +37,7 @@ impl CpuDevice {
             name: "CPU reference kernels".to_owned(),
             vendor: String::new(),
             is_fallback: true,
+            compiles_slowly: !options.all_plans,
             subgroup_width: None,
             features: Vec::new(),
             limits: Limits {

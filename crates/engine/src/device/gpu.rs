@@ -149,6 +149,7 @@ impl GpuDevice {
         let info = DeviceInfo {
             backend: "webgpu",
             is_fallback: info.device_type == wgpu::DeviceType::Cpu,
+            compiles_slowly: info.device_type == wgpu::DeviceType::Cpu,
             name: if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name },
             vendor: [info.driver, info.driver_info].join(" ").trim().to_owned(),
             subgroup_width: has_subgroups.then_some(info.subgroup_max_size).filter(|&width| width > 0),

@@ -36,6 +36,8 @@ pub struct DeviceInfo {
     pub vendor: String,
     /// Whether this is a software adapter.
     pub is_fallback: bool,
+    /// Whether compiling takes so long that a model should do with few kernels.
+    pub compiles_slowly: bool,
     /// The widest subgroup that the device may use, if its kernels may use subgroups at all.
     pub subgroup_width: Option<u32>,
     /// Optional features that the adapter has.

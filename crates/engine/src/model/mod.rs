@@ -35,7 +35,7 @@ pub const MAX_PREFILL_ROWS: u32 = 512;
 const PREFILL_ROWS: &[u32] = &[8, 16, 24, 32, 48, 64, 128, 256, MAX_PREFILL_ROWS];
 
 /// The same on a software adapter: SwiftShader takes a second to compile each height's kernel.
-const SOFTWARE_PREFILL_ROWS: &[u32] = &[16, MAX_PREFILL_ROWS];
+const FEW_PREFILL_ROWS: &[u32] = &[16, MAX_PREFILL_ROWS];
 
 /// The most tokens that one submit generates.
 pub const MAX_STEPS_PER_SUBMIT: u32 = 8;
@@ -313,8 +313,7 @@ impl Model {
 
     fn record_plans(&mut self, device: &mut Device, max_rows: u32) -> Result<(), EngineError> {
         // Widest first: the narrower plans then reuse its scratch.
-        let is_software = device.info().backend == "webgpu" && device.info().is_fallback;
-        let rows = if is_software { SOFTWARE_PREFILL_ROWS } else { PREFILL_ROWS };
+        let rows = if device.info().compiles_slowly { FEW_PREFILL_ROWS } else { PREFILL_ROWS };
         let mut capacities: Vec<u32> = rows.iter().copied().filter(|&rows| rows < max_rows).collect();
         capacities.push(max_rows);
         let mut prefill = Vec::new();
