@@ -19,6 +19,13 @@ export async function findAdapter(): Promise<Adapter | null> {
   return (await gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null)) ?? null;
 }
 
+/** How the engine is to call the adapter: all that the browser tells, for two adapters must not share a name. */
+export function adapterName(adapter: Adapter | null): { adapter_name?: string; adapter_vendor?: string } {
+  const { description, device, architecture, vendor } = adapter?.info ?? {};
+  const name = [description, device, architecture].filter((part) => part).join(" ");
+  return { ...(name ? { adapter_name: name } : {}), ...(vendor ? { adapter_vendor: vendor } : {}) };
+}
+
 /**
  * Makes every device that this worker requests have subgroups, if the adapter does. The graphics
  * library has no way to ask for them in a browser.
@@ -30,6 +37,9 @@ export function requestSubgroups(adapter: Adapter): boolean {
   const prototype = Object.getPrototypeOf(adapter) as Adapter;
   const { requestDevice } = prototype;
   prototype.requestDevice = function (descriptor = {}) {
+    if (!this.features.has("subgroups")) {
+      return requestDevice.call(this, descriptor);
+    }
     const requiredFeatures = new Set([...(descriptor.requiredFeatures ?? []), "subgroups"]);
     return requestDevice.call(this, { ...descriptor, requiredFeatures });
   };

@@ -9,10 +9,14 @@ const DATABASE = "signbit";
 const STORE = "tuning";
 const KEY = "latest";
 
+/** A database that does not answer must not keep a load waiting for longer than measuring would. */
+const PATIENCE_MS = 300;
+
 /** What was kept, or undefined. Whether it holds for this device is for the engine to say. */
 export async function readTuning(): Promise<Tuning | undefined> {
+  const timeout = new Promise<undefined>((resolve) => setTimeout(resolve, PATIENCE_MS));
   try {
-    return await transact<Tuning | undefined>("readonly", (store) => store.get(KEY));
+    return await Promise.race([transact<Tuning | undefined>("readonly", (store) => store.get(KEY)), timeout]);
   } catch {
     return undefined;
   }

@@ -26,6 +26,9 @@ export interface EngineOptions {
   readonly memory_budget_bytes?: number;
   /** Devices of this worker have subgroups where the adapter does. */
   readonly browser_subgroups?: boolean;
+  /** What the browser tells about the adapter and the graphics library does not. */
+  readonly adapter_name?: string;
+  readonly adapter_vendor?: string;
   readonly drop_kernel?: string;
   readonly timestamps?: boolean;
 }

@@ -6,7 +6,7 @@
 
 import { abortError, EngineError, isErrorCode, serializeError, type SerializedError } from "./errors.js";
 import { openSource, type ModelPart } from "./model-source.js";
-import { findAdapter, requestSubgroups, type Adapter } from "./adapter.js";
+import { adapterName, findAdapter, requestSubgroups } from "./adapter.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
 import { keepTuning, readTuning } from "./tuning-store.js";
 import type { ModelInfo, Progress } from "./types.js";
@@ -145,11 +145,10 @@ function current(): WasmEngine {
 }
 
 async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"init">> {
-  let adapter: Adapter | null = null;
   try {
-    adapter = options.backend === "cpu" ? null : await findAdapter();
+    const adapter = options.backend === "cpu" ? null : await findAdapter();
     const browser_subgroups = adapter !== null && requestSubgroups(adapter);
-    engine = await createWasmEngine({ ...options, browser_subgroups }, wasm_url);
+    engine = await createWasmEngine({ ...options, ...adapterName(adapter), browser_subgroups }, wasm_url);
   } catch (cause) {
     // Errors of the engine have a code; others come from fetching or compiling the module.
     if (cause instanceof Error && "code" in cause && isErrorCode(cause.code)) {
@@ -161,14 +160,7 @@ async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"i
       cause,
     });
   }
-  const device = engine.device();
-  const info = device.backend === "webgpu" ? adapter?.info : undefined;
-  if (info === undefined) {
-    return device;
-  }
-  // The engine's graphics library drops the names that the browser gives.
-  const name = info.description || info.device || info.architecture || device.name;
-  return { ...device, vendor: info.vendor || device.vendor, name };
+  return engine.device();
 }
 
 /**
@@ -199,6 +191,7 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
   const first = await files.open(0, signal);
   try {
     const tuning = await readTuning();
+    throwIfAborted(signal);
     engine.begin_load(tuning === undefined ? options : { ...options, tuning });
   } catch (error) {
     // Options that make no sense must not cost it either.
@@ -242,7 +235,7 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
     const info = await engine.finish_load();
     const { tuning } = engine.stats();
     if (tuning !== null && tuning.products.length > 0 && options.variant === undefined) {
-      await keepTuning(tuning);
+      void keepTuning(tuning);
     }
     await turn();
     throwIfAborted(signal);

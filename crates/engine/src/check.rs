@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use signbit_shaders::case::{Case, run_reference};
+use signbit_shaders::kernels::matvec::{Variant, with_variant};
 use signbit_shaders::{Access, BufferId, Element, kernels};
 
 use crate::device::{Device, Read};
@@ -30,10 +31,16 @@ pub struct CaseReport {
 pub async fn check_kernels(device: &mut Device, filter: &str) -> Result<Vec<CaseReport>, EngineError> {
     let mut reports = Vec::new();
     let has_subgroups = device.info().subgroup_width.is_some();
-    let can_run = |case: &&Case| has_subgroups || !case.dispatch.kernel.needs_subgroups();
-    let wanted = |case: &&Case| case.dispatch.kernel.name.contains(filter);
-    for case in kernels::cases()?.iter().filter(can_run).filter(wanted) {
-        reports.push(check_case(device, case).await?);
+    let can_run = |case: &Case| has_subgroups || !case.dispatch.kernel.needs_subgroups();
+    let wanted = |case: &Case| case.dispatch.kernel.name.contains(filter);
+    let width = device.info().subgroup_width.unwrap_or(1);
+    for mut case in kernels::cases()?.into_iter().filter(can_run).filter(wanted) {
+        if case.dispatch.kernel.needs_subgroups() {
+            // Laid out for this device, so that every subgroup of a workgroup has work.
+            let here = with_variant(&case.dispatch, Variant::Subgroup, width);
+            case.dispatch = here.unwrap_or(case.dispatch);
+        }
+        reports.push(check_case(device, &case).await?);
     }
     Ok(reports)
 }

@@ -22,7 +22,7 @@ pub fn now_ms() -> f64 {
 }
 
 /// Adapts the size of a slice of work to how long slices take, so that a page stays smooth on a
-/// slow device and a fast one is not kept waiting. Sizes never change results.
+/// slow device and a fast one is not kept waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     size: u32,

@@ -2,6 +2,8 @@
 
 use signbit_shaders::sampling::{IN_PROMPT, MAX_TOP, SETTINGS_WORDS, Settings, set_words};
 
+use signbit_shaders::kernels::delta_chunk::CHUNK;
+
 use crate::check::probe;
 use crate::clock::{Pace, now_ms};
 use crate::device::{Counters, Device, DeviceInfo};
@@ -15,8 +17,10 @@ use crate::tuning::{Choose, Tuning, tune};
 /// Milliseconds that a submit should take where nothing else waits for the device.
 const TIME_BUDGET_MS: f64 = 100.0;
 
-/// Rows of the narrowest prefill tile: a GPU is given no less than this, however slow it is.
-const LEAST_PREFILL_ROWS: u32 = 8;
+/// A prompt is cut at whole chunks of the delta rule, so that a hybrid's result does not depend on how
+/// long slices took. A GPU is given no less, however slow it is; the reference kernels are slower
+/// still and are given single tokens, for which a hybrid may round differently.
+const PREFILL_CUT: u32 = CHUNK;
 
 /// A device and the model on it.
 #[derive(Debug)]
@@ -142,7 +146,7 @@ impl Engine {
     }
 
     /// Says how long a submit may take, as far as the device lets it be cut: a page that is to stay
-    /// smooth needs a turn at every frame. Sizes adapt to it, and results do not depend on them.
+    /// smooth needs a turn at every frame. Sizes adapt to it; on a GPU results do not depend on them.
     pub fn set_time_budget(&mut self, milliseconds: f64) {
         self.time_budget_ms = milliseconds;
     }
@@ -188,7 +192,7 @@ impl Engine {
             }
         };
         let most_rows = loaded.model.max_prefill_rows();
-        let least_rows = if self.device.info().backend == "cpu" { 1 } else { LEAST_PREFILL_ROWS };
+        let least_rows = if self.device.info().backend == "cpu" { 1 } else { PREFILL_CUT };
         let resident = self.resident.insert(Resident {
             loaded,
             tuning,
@@ -245,6 +249,7 @@ impl Engine {
     /// Forgets the resident session.
     pub fn reset(&mut self) -> Result<(), EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        resident.generation += 1;
         resident.session.reset(&mut self.device, &resident.loaded.model)
     }
 
@@ -295,6 +300,7 @@ impl Engine {
         if prompt_tokens > context_length {
             return Err(EngineError::ContextFull { prompt_tokens, context_length });
         }
+        resident.generation += 1;
         let ledger = resident.session.ledger();
         // The last token must be read now, since its logits were not kept.
         let extends = ledger.len() < prompt_tokens && request.prompt.starts_with(ledger);
@@ -315,7 +321,6 @@ impl Engine {
             write_sampling(&mut self.device, &resident.loaded.model, &request)?;
         }
         let finished = (max_tokens == 0).then_some(FinishReason::Length);
-        resident.generation += 1;
         Ok(Generation {
             number: resident.generation,
             request,
@@ -431,7 +436,10 @@ impl Engine {
     async fn prefill_slice(&mut self, generation: &mut Generation) -> Result<Step, EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
         let (model, prompt) = (&resident.loaded.model, &generation.request.prompt);
-        let size = resident.prefill_pace.size() as usize;
+        let size = match resident.prefill_pace.size() {
+            size if size < PREFILL_CUT => size as usize,
+            size => (size / PREFILL_CUT * PREFILL_CUT) as usize,
+        };
         let end = prompt.len().min(generation.n_read + size);
         let ids = &prompt[generation.n_read..end];
         let want = if end < prompt.len() { Want::Nothing } else { Want::Token(generation.choice) };

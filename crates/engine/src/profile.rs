@@ -47,6 +47,14 @@ impl Engine {
     /// The prompt is as wide as the narrowest plan that holds it, since that is what the plan computes.
     /// The session starts over.
     pub async fn profile(&mut self, n_tokens: u32, runs: u32) -> Result<Option<Profile>, EngineError> {
+        let result = self.measure_kernels(n_tokens, runs).await;
+        // The caches hold tokens that no ledger names.
+        let emptied = self.reset();
+        let profile = result?;
+        emptied.map(|()| profile)
+    }
+
+    async fn measure_kernels(&mut self, n_tokens: u32, runs: u32) -> Result<Option<Profile>, EngineError> {
         let mut profile = None;
         // Once more than asked for: the first run warms up.
         let (mut prefill, mut decode) = (Vec::new(), Vec::new());
@@ -74,7 +82,6 @@ impl Engine {
                 decode: summarise(model, &next, &decode, 1, n_rows + 1),
             });
         }
-        self.reset()?;
         Ok(profile)
     }
 }

@@ -4,8 +4,6 @@
 //! those that have, the fastest one measured wins. Measuring has a budget, so that it costs a load
 //! little on any device, and its result can be kept for the next load on the same device.
 
-use std::collections::HashMap;
-
 use serde::{Deserialize, Serialize};
 pub use signbit_shaders::kernels::matvec::Variant;
 use signbit_shaders::kernels::matvec::{Product, cases::known_answer, with_rows, with_variant};
@@ -20,6 +18,10 @@ use crate::model::Model;
 /// Milliseconds that all timed runs of a load may take together.
 const BUDGET_MS: f64 = 300.0;
 
+/// No variant is compiled for trial after this many milliseconds, for the sake of devices that compile
+/// slowly: what is left runs as its like does.
+const MAX_TRYING_MS: f64 = 5000.0;
+
 /// A submit that takes less says more about submitting than about the kernel.
 const LEAST_RUN_MS: f64 = 2.0;
 
@@ -29,6 +31,9 @@ const ROUNDS: u32 = 3;
 
 /// The most times that one submit repeats a dispatch.
 const MAX_REPEATS: u32 = 64;
+
+/// The most errors that a device reports for one kernel.
+const MAX_REPORTS: u32 = 8;
 
 /// How variants are chosen when a model is loaded.
 #[derive(Clone, Debug)]
@@ -80,63 +85,94 @@ pub struct Candidate {
 }
 
 /// Replaces the products of the model's decode plan by the chosen variants.
+///
+/// # Errors
+/// [`EngineError::WrongResults`] if a product has no variant that is right on this device.
 pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Result<Tuning, EngineError> {
     let mut tuning = Tuning { device: device_key(device), products: Vec::new() };
     let products = products(model);
-    let mut chosen: HashMap<Product, Variant> = HashMap::new();
-    let mut clock = Budget { left_ms: BUDGET_MS, products_left: products.len() as u32 };
-    device.write_state(&State { n_tokens: 1, ..State::default() });
+    let mut chosen: Vec<(Product, Variant, bool)> = Vec::new();
+    let mut clock = Budget::start(device, products.len() as u32).await?;
     for dispatch in products {
         let Some(product) = Product::of(&dispatch) else { continue };
-        let mut entry =
-            Chosen { product: product.to_string(), variant: String::new(), candidates: Vec::new() };
-        let wanted = match choose {
-            Choose::Fixed(variant) => vec![*variant],
-            Choose::Fastest { remembered } => worth_trying(remembered, &tuning.device, &entry.product),
-        };
-        let mut right = Vec::new();
-        for variant in wanted {
-            let Some(candidate) = candidate(device, &dispatch, variant) else { continue };
-            let is_right = gives_known_answer(device, &candidate).await?;
-            entry.candidates.push(Candidate {
-                variant: variant.name().to_owned(),
-                is_right,
-                ns_per_row: None,
-            });
-            if is_right {
-                right.push((variant, candidate, entry.candidates.len() - 1));
+        // Of the same kind, the product of the most bytes that was measured.
+        let like = chosen.iter().find(|(other, _, timed)| *timed && other.is_like(&product)).map(|c| c.1);
+        let (wanted, known) = match choose {
+            Choose::Fixed(variant) => (vec![*variant], None),
+            Choose::Fastest { remembered } => {
+                match find_remembered(remembered, &tuning.device, &product.to_string()) {
+                    Some((variant, entry)) => (vec![variant], Some(entry)),
+                    None if clock.allows_trying() => (Vec::from(Variant::ALL), None),
+                    None => (like.into_iter().collect(), None),
+                }
             }
+        };
+        let mut tried = try_variants(device, &dispatch, &wanted).await?;
+        if tried.iter().all(|t| !t.is_right) && !wanted.contains(&Variant::Lanes) {
+            tried.extend(try_variants(device, &dispatch, &[Variant::Lanes]).await?);
         }
-        let fastest = if let [(variant, ..)] = right.as_slice() {
-            Some(*variant)
-        } else if clock.left_ms > 0.0 {
-            let mut timer = clock.timer(right.len() as u32);
-            for (_, candidate, at) in right.iter().cycle().take(right.len() * ROUNDS as usize) {
-                let ns = timer.ns_per_row(device, candidate, &product).await?;
-                let least = entry.candidates[*at].ns_per_row.map_or(ns, |least| least.min(ns));
-                entry.candidates[*at].ns_per_row = Some(least);
-            }
-            clock.left_ms -= timer.spent_ms;
-            let times = right.iter().filter_map(|(v, _, at)| Some((entry.candidates[*at].ns_per_row?, *v)));
-            times.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, variant)| variant)
-        } else {
-            // As the product of the same kind that was measured.
-            let like = chosen.iter().find(|(other, _)| other.is_like(&product)).map(|(_, v)| *v);
-            like.filter(|like| right.iter().any(|(variant, ..)| variant == like))
-        };
+        let n_right = tried.iter().filter(|t| t.is_right).count() as u32;
+        if n_right > 1 && clock.allows_timing(n_right) {
+            clock.time(device, &mut tried, &product).await?;
+        }
         clock.products_left -= 1;
-        // What the plan was recorded with has passed the probe of every kernel in use.
-        let variant = fastest.unwrap_or(Variant::Lanes);
-        entry.variant = variant.name().to_owned();
-        chosen.insert(product, variant);
+        let timed = tried.iter().filter_map(|t| Some((t.ns_per_row?, t.variant)));
+        let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, variant)| variant);
+        let is_right = |variant: &Variant| tried.iter().any(|t| t.is_right && t.variant == *variant);
+        let fallback = like.into_iter().chain([Variant::Lanes]).chain(tried.iter().map(|t| t.variant));
+        let variant = fastest.or_else(|| fallback.into_iter().find(is_right)).ok_or_else(|| {
+            let detail = format!("no variant of {product} gives the known answer");
+            EngineError::WrongResults { kernel: dispatch.kernel.name, detail }
+        })?;
+        let candidates = match known.filter(|entry| entry.variant == variant.name()) {
+            Some(entry) => entry.candidates.clone(),
+            None => tried.iter().map(Trial::report).collect(),
+        };
+        let is_timed = candidates.iter().any(|c| c.variant == variant.name() && c.ns_per_row.is_some());
+        let entry = Chosen { product: product.to_string(), variant: variant.name().to_owned(), candidates };
         tuning.products.push(entry);
+        chosen.push((product, variant, is_timed));
     }
     let width = device.info().subgroup_width.unwrap_or(1);
     model.replace_products(device, |dispatch| {
-        let variant = *chosen.get(&Product::of(dispatch)?)?;
-        with_variant(dispatch, variant, width)
+        let product = Product::of(dispatch)?;
+        let (_, variant, _) = chosen.iter().find(|(other, ..)| *other == product)?;
+        with_variant(dispatch, *variant, width)
     })?;
     Ok(tuning)
+}
+
+/// A variant of one product on this device.
+struct Trial {
+    variant: Variant,
+    dispatch: Dispatch,
+    is_right: bool,
+    ns_per_row: Option<f64>,
+}
+
+impl Trial {
+    fn report(&self) -> Candidate {
+        Candidate {
+            variant: self.variant.name().to_owned(),
+            is_right: self.is_right,
+            ns_per_row: self.ns_per_row,
+        }
+    }
+}
+
+/// Asks those of the variants that the device can run for the known answer.
+async fn try_variants(
+    device: &mut Device,
+    dispatch: &Dispatch,
+    variants: &[Variant],
+) -> Result<Vec<Trial>, EngineError> {
+    let mut trials = Vec::new();
+    for &variant in variants {
+        let Some(dispatch) = candidate(device, dispatch, variant) else { continue };
+        let is_right = gives_known_answer(device, &dispatch).await?;
+        trials.push(Trial { variant, dispatch, is_right, ns_per_row: None });
+    }
+    Ok(trials)
 }
 
 /// One dispatch per product that has variants, the most bytes first.
@@ -175,16 +211,23 @@ async fn gives_known_answer(device: &mut Device, candidate: &Dispatch) -> Result
         Err(error @ EngineError::DeviceLost { .. }) => Err(error),
         Err(error) => {
             tracing::warn!("{} does not run on this device: {error}", candidate.kernel.name);
+            // A refusal may be reported more than once; none of it concerns what comes next.
+            for _ in 0..MAX_REPORTS {
+                if device.check().await.is_ok() {
+                    break;
+                }
+            }
             Ok(false)
         }
     }
 }
 
-/// The variant that was chosen before; all if that does not hold here.
-fn worth_trying(before: &Tuning, device: &str, product: &str) -> Vec<Variant> {
-    let entry = before.products.iter().find(|p| before.device == device && p.product == product);
-    let variant = entry.and_then(|p| Variant::ALL.into_iter().find(|v| v.name() == p.variant));
-    variant.map_or(Vec::from(Variant::ALL), |variant| vec![variant])
+/// What was measured before, on the same device.
+fn find_remembered<'t>(before: &'t Tuning, device: &str, product: &str) -> Option<(Variant, &'t Chosen)> {
+    let entry = before.products.iter().find(|p| before.device == device && p.product == product)?;
+    let variant = Variant::ALL.into_iter().find(|v| v.name() == entry.variant)?;
+    let is_timed = |c: &Candidate| c.variant == entry.variant && c.ns_per_row.is_some();
+    entry.candidates.iter().any(is_timed).then_some((variant, entry))
 }
 
 /// What a choice depends on.
@@ -194,39 +237,64 @@ fn device_key(device: &Device) -> String {
     format!("{} | {} | subgroups {width} | {}", info.name, info.vendor, env!("CARGO_PKG_VERSION"))
 }
 
+/// What a load may spend on choosing.
 struct Budget {
+    started_ms: f64,
+    /// Of the timed runs.
     left_ms: f64,
+    /// What a submit takes that does nothing.
+    overhead_ms: f64,
     products_left: u32,
 }
 
 impl Budget {
-    /// A timer for the candidates of the next product.
-    fn timer(&self, candidates: u32) -> Timer {
-        let share = self.left_ms / f64::from(self.products_left.max(1) * candidates.max(1) * ROUNDS);
-        Timer { share_ms: share, spent_ms: 0.0, rows: 0, repeats: 0 }
+    async fn start(device: &mut Device, products: u32) -> Result<Self, EngineError> {
+        let mut overhead_ms = f64::INFINITY;
+        for _ in 0..ROUNDS {
+            let start = now_ms();
+            device.check().await?;
+            overhead_ms = overhead_ms.min(now_ms() - start);
+        }
+        Ok(Self { started_ms: now_ms(), left_ms: BUDGET_MS, overhead_ms, products_left: products })
     }
-}
 
-/// Times the candidates of a product on equal terms: as many rows, as often.
-struct Timer {
-    share_ms: f64,
-    spent_ms: f64,
-    rows: u32,
-    repeats: u32,
-}
+    /// Whether there is time to compile what may not be chosen in the end.
+    fn allows_trying(&self) -> bool {
+        now_ms() - self.started_ms < MAX_TRYING_MS
+    }
 
-impl Timer {
-    async fn ns_per_row(
+    /// What one timed run of one of so many candidates may take.
+    fn share_ms(&self, candidates: u32) -> f64 {
+        self.left_ms / f64::from(self.products_left.max(1) * candidates.max(1) * ROUNDS)
+    }
+
+    /// Whether a run may be long enough to stand out against the submit that it comes with.
+    fn allows_timing(&self, candidates: u32) -> bool {
+        self.share_ms(candidates) > self.overhead_ms
+    }
+
+    /// Times the right ones of the trials on equal terms: as many rows, as often.
+    async fn time(
         &mut self,
         device: &mut Device,
-        candidate: &Dispatch,
+        trials: &mut [Trial],
         product: &Product,
-    ) -> Result<f64, EngineError> {
-        if self.rows == 0 {
-            self.calibrate(device, candidate, product).await?;
+    ) -> Result<(), EngineError> {
+        let n_right = trials.iter().filter(|t| t.is_right).count() as u32;
+        let share_ms = self.share_ms(n_right);
+        let Some(first) = trials.iter().find(|t| t.is_right) else { return Ok(()) };
+        let (rows, repeats) = self.calibrate(device, &first.dispatch, product, share_ms).await?;
+        for _ in 0..ROUNDS {
+            for trial in trials.iter_mut().filter(|t| t.is_right) {
+                let ms = self.run(device, &trial.dispatch, rows, repeats).await?;
+                let ns = ms * 1e6 / f64::from(rows) / f64::from(repeats);
+                trial.ns_per_row = Some(trial.ns_per_row.map_or(ns, |least| least.min(ns)));
+            }
+            if self.left_ms <= 0.0 {
+                break;
+            }
         }
-        let whole = self.run(device, candidate, self.rows, self.repeats).await?;
-        Ok(whole * 1e6 / f64::from(self.rows) / f64::from(self.repeats))
+        Ok(())
     }
 
     /// Finds how many rows, and how often, take a fair share of the time: all of them on a fast
@@ -234,40 +302,42 @@ impl Timer {
     async fn calibrate(
         &mut self,
         device: &mut Device,
-        candidate: &Dispatch,
+        dispatch: &Dispatch,
         product: &Product,
-    ) -> Result<(), EngineError> {
-        let target = LEAST_RUN_MS.min(self.share_ms.max(0.1));
-        (self.rows, self.repeats) = (product.rows.min(64), 1);
+        share_ms: f64,
+    ) -> Result<(u32, u32), EngineError> {
+        let target_ms = share_ms.min(LEAST_RUN_MS.max(2.0 * self.overhead_ms));
+        let (mut rows, mut repeats) = (product.rows.min(64), 1);
         loop {
-            let ms = self.run(device, candidate, self.rows, self.repeats).await?.max(0.01);
-            let room = target / ms;
-            if room < 2.0 || (self.rows == product.rows && self.repeats == MAX_REPEATS) {
-                return Ok(());
+            let room = target_ms / self.run(device, dispatch, rows, repeats).await?;
+            if room < 2.0 || (rows == product.rows && repeats == MAX_REPEATS) {
+                return Ok((rows, repeats));
             }
-            if self.rows < product.rows {
-                self.rows = (f64::from(self.rows) * room.min(16.0)).min(f64::from(product.rows)) as u32;
+            if rows < product.rows {
+                rows = (f64::from(rows) * room.min(16.0)).min(f64::from(product.rows)) as u32;
             } else {
-                self.repeats = (f64::from(self.repeats) * room).min(f64::from(MAX_REPEATS)) as u32;
+                repeats = (f64::from(repeats) * room).min(f64::from(MAX_REPEATS)) as u32;
             }
         }
     }
 
-    /// Milliseconds of one submit; the pipeline exists, since the known answer was asked of it.
+    /// Milliseconds that the dispatches of a submit take; the pipeline exists, since the known
+    /// answer was asked of it.
     async fn run(
         &mut self,
         device: &mut Device,
-        candidate: &Dispatch,
+        dispatch: &Dispatch,
         rows: u32,
         repeats: u32,
     ) -> Result<f64, EngineError> {
-        let dispatch = with_rows(candidate, rows).unwrap_or_else(|| candidate.clone());
+        let dispatch = with_rows(dispatch, rows).unwrap_or_else(|| dispatch.clone());
         let plan = device.prepare(vec![dispatch])?;
         let plans: Vec<_> = (0..repeats).map(|_| &plan).collect();
+        device.write_state(&State { n_tokens: 1, ..State::default() });
         let start = now_ms();
         device.run(&plans, &[Read::State]).await?;
         let elapsed = now_ms() - start;
-        self.spent_ms += elapsed;
-        Ok(elapsed)
+        self.left_ms -= elapsed;
+        Ok((elapsed - self.overhead_ms).max(0.01))
     }
 }

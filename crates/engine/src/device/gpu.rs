@@ -24,6 +24,10 @@ pub struct GpuOptions {
     /// The page has arranged that a device of the browser has subgroups where its adapter does:
     /// wgpu does not ask for them there. Natively they are found without help.
     pub browser_subgroups: bool,
+    /// Name and vendor of the adapter, which wgpu does not tell in a browser.
+    pub adapter_name: Option<String>,
+    /// See `adapter_name`.
+    pub adapter_vendor: Option<String>,
     /// Run no workgroup of this kernel, as an adapter does that drops a dispatch: for tests.
     pub drop_kernel: Option<String>,
     /// Ask for timestamp queries where the adapter has them: for measurements.
@@ -150,8 +154,12 @@ impl GpuDevice {
             backend: "webgpu",
             is_fallback: info.device_type == wgpu::DeviceType::Cpu,
             compiles_slowly: info.device_type == wgpu::DeviceType::Cpu,
-            name: if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name },
-            vendor: [info.driver, info.driver_info].join(" ").trim().to_owned(),
+            name: options.adapter_name.unwrap_or_else(|| {
+                if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name.clone() }
+            }),
+            vendor: options
+                .adapter_vendor
+                .unwrap_or_else(|| [info.driver, info.driver_info].join(" ").trim().to_owned()),
             subgroup_width: has_subgroups.then_some(info.subgroup_max_size).filter(|&width| width > 0),
             features: adapter.features().iter_names().map(|(name, _)| name.to_owned()).collect(),
             limits,

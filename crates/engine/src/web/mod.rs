@@ -49,6 +49,9 @@ struct CreateOptions {
     minimum_limits: bool,
     memory_budget_bytes: Option<u64>,
     browser_subgroups: bool,
+    /// What the browser calls the adapter, and its vendor.
+    adapter_name: Option<String>,
+    adapter_vendor: Option<String>,
     drop_kernel: Option<String>,
     timestamps: bool,
 }
@@ -69,8 +72,8 @@ struct LoadOptions {
     yarn: Option<YarnOption>,
     /// The name of a kernel variant; the fastest if there is none.
     variant: Option<String>,
-    /// What the engine's `tuning` gave after an earlier load.
-    tuning: Option<Tuning>,
+    /// What the engine's `tuning` gave after an earlier load, perhaps of another version.
+    tuning: Option<serde_json::Value>,
     kv_cache: Option<KvCache>,
 }
 
@@ -189,6 +192,11 @@ fn byte_count(value: Option<f64>) -> Option<u64> {
     value.filter(|v| v.is_finite() && *v >= 0.0).map(|v| v as u64)
 }
 
+/// A tuning that cannot be read is as good as none.
+fn tuning_from(value: Option<serde_json::Value>) -> Tuning {
+    value.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
+}
+
 fn variant_named(name: &str) -> JsResult<Variant> {
     Variant::ALL.into_iter().find(|v| v.name() == name).ok_or_else(|| {
         let names = Variant::ALL.map(Variant::name).join(", ");
@@ -244,7 +252,7 @@ impl WasmEngine {
 #[wasm_bindgen]
 impl WasmEngine {
     /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', max_binding_bytes?, max_buffer_bytes?,
-    /// minimum_limits?, memory_budget_bytes?, browser_subgroups?, drop_kernel?, timestamps? }`.
+    /// minimum_limits?, memory_budget_bytes?, browser_subgroups?, adapter_name?, adapter_vendor?, drop_kernel?, timestamps? }`.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
         let options: CreateOptions = from_js(&options)?;
         let gpu_options = GpuOptions {
@@ -253,6 +261,8 @@ impl WasmEngine {
             minimum_limits: options.minimum_limits,
             memory_budget_bytes: options.memory_budget_bytes,
             browser_subgroups: options.browser_subgroups,
+            adapter_name: options.adapter_name,
+            adapter_vendor: options.adapter_vendor,
             drop_kernel: options.drop_kernel,
             timestamps: options.timestamps,
         };
@@ -291,7 +301,7 @@ impl WasmEngine {
         let options: LoadOptions = from_js(&options)?;
         let choose = match options.variant {
             Some(name) => Choose::Fixed(variant_named(&name)?),
-            None => Choose::Fastest { remembered: options.tuning.unwrap_or_default() },
+            None => Choose::Fastest { remembered: tuning_from(options.tuning) },
         };
         let mut lease = self.lease()?;
         let ready = lease.ready()?;

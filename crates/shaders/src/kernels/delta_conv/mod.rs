@@ -94,6 +94,7 @@ pub fn delta_conv(
         eps,
     };
     let mut dispatch = Dispatch::new(&KERNEL, params, &[u.tensor, weight, ring, y], workgroups);
-    dispatch.bytes_read = u.n_bytes() + weight.n_bytes() + ring.n_bytes();
+    let row = Tensor { rows: 1, ..ring }.n_bytes();
+    dispatch.bytes_read = u.n_bytes() + weight.n_bytes() + u64::from(taps - 1) * row;
     Ok(dispatch)
 }

@@ -141,7 +141,8 @@ pub fn delta_net(
     expect_shape(name, "s", s, num_value_heads.saturating_mul(key_head_dim), value_head_dim)?;
     expect_shape(name, "out", out, y.rows, num_value_heads.saturating_mul(value_head_dim))?;
     // Reading the state, solving and mixing, and writing the state.
-    let per_chunk = 1 + key_head_dim / 4 + 2 * CHUNK + key_head_dim.div_ceil(32).saturating_mul(1 + CHUNK);
+    let per_chunk =
+        1 + 4 + key_head_dim / 4 + 2 * CHUNK + key_head_dim.div_ceil(32).saturating_mul(1 + CHUNK);
     let iterations = y.rows.div_ceil(CHUNK).saturating_mul(per_chunk);
     require(name, "loop iterations", iterations, iterations <= MAX_LOOP_ITERATIONS, "at most 65,535")?;
     let blocks = u64::from(num_value_heads) * u64::from(value_head_dim.div_ceil(COLUMNS));

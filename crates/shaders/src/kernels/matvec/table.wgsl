@@ -8,8 +8,8 @@ const LANES = 4u;
 const SLOTS = 16u;
 const SUMS_PER_WORKGROUP = SLOTS * ROWS;
 
-// Entry c of nibble n is at 16 n + c.
-var<workgroup> table: array<f32, 2048>;
+// Entry c of nibble n is at 17 n + c: neighbours who fill it then write to different banks.
+var<workgroup> table: array<f32, 2176>;
 var<workgroup> partial_sums: array<f32, SUMS_PER_WORKGROUP * LANES>;
 var<workgroup> partial_squares: array<f32, 64>;
 
@@ -28,10 +28,10 @@ fn total_square() -> f32 {
 
 // The sum that the eight nibbles of a word stand for; `at` is where the tables of the first begin.
 fn look_up(word: u32, at: u32) -> f32 {
-    let a = table[at + (word & 15u)] + table[at + 16u + ((word >> 4u) & 15u)];
-    let b = table[at + 32u + ((word >> 8u) & 15u)] + table[at + 48u + ((word >> 12u) & 15u)];
-    let c = table[at + 64u + ((word >> 16u) & 15u)] + table[at + 80u + ((word >> 20u) & 15u)];
-    let d = table[at + 96u + ((word >> 24u) & 15u)] + table[at + 112u + (word >> 28u)];
+    let a = table[at + (word & 15u)] + table[at + 17u + ((word >> 4u) & 15u)];
+    let b = table[at + 34u + ((word >> 8u) & 15u)] + table[at + 51u + ((word >> 12u) & 15u)];
+    let c = table[at + 68u + ((word >> 16u) & 15u)] + table[at + 85u + ((word >> 20u) & 15u)];
+    let d = table[at + 102u + ((word >> 24u) & 15u)] + table[at + 119u + (word >> 28u)];
     return (a + b) + (c + d);
 }
 
@@ -65,7 +65,7 @@ fn main(
             }
             let sums_of_nibble = nibble_sums(k);
             for (var i = 0u; i < 4u; i += 1u) {
-                let at = 16u * n + 4u * i;
+                let at = 17u * n + 4u * i;
                 table[at] = sums_of_nibble[i].x;
                 table[at + 1u] = sums_of_nibble[i].y;
                 table[at + 2u] = sums_of_nibble[i].z;
@@ -75,11 +75,11 @@ fn main(
         workgroupBarrier();
         let word = tile + 4u * lane;
         if (word < params.quants_per_row) {
-            let at = lane * 512u;
+            let at = lane * 544u;
             for (var r = 0u; r < ROWS; r += 1u) {
                 let words = rows[r] * params.quants_per_row + word;
-                let sum = (look_up(quants[words], at) + look_up(quants[words + 1u], at + 128u))
-                    + (look_up(quants[words + 2u], at + 256u) + look_up(quants[words + 3u], at + 384u));
+                let sum = (look_up(quants[words], at) + look_up(quants[words + 1u], at + 136u))
+                    + (look_up(quants[words + 2u], at + 272u) + look_up(quants[words + 3u], at + 408u));
                 sums[r] += row_scale(rows[r], word / WORDS_PER_SCALE) * sum;
             }
         }
