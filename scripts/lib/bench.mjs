@@ -37,6 +37,9 @@ export function benchOptions(more) {
   if (values.model !== undefined && values.random !== undefined) {
     throw new ScriptError("Either --model or --random.");
   }
+  if (values.random === undefined && SIZES.some((name) => values[name] !== undefined)) {
+    throw new ScriptError("Sizes are those of a --random model.");
+  }
   return values;
 }
 

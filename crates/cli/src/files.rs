@@ -238,3 +238,22 @@ pub fn read_tools(path: &Path) -> Result<Vec<Value>, CliError> {
 pub fn read_texts(path: &Path) -> Result<Vec<String>, CliError> {
     read_array(path, "texts", "an array of texts")
 }
+
+/// Gives a file its name only once `write`, which gets another path, has made it complete.
+pub fn write_whole(path: &Path, write: impl FnOnce(&Path) -> Result<(), CliError>) -> Result<(), CliError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    let partial = PathBuf::from(name);
+    let rename = || std::fs::rename(&partial, path).map_err(write_error(path));
+    let result = write(&partial).and_then(|()| rename());
+    if result.is_err() {
+        // Where this fails too, the first failure is the one to report.
+        let _ = std::fs::remove_file(&partial);
+    }
+    result
+}
+
+/// The error of a file that could not be written.
+pub fn write_error(path: &Path) -> impl Fn(std::io::Error) -> CliError {
+    move |source| CliError::Write { path: path.to_owned(), source }
+}

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pollster::block_on;
 use signbit_engine::EngineError;
@@ -12,7 +12,7 @@ use signbit_engine::model::ModelOptions;
 use super::open_device;
 use crate::args::LogitsArgs;
 use crate::error::CliError;
-use crate::files::{ModelFiles, read_ids};
+use crate::files::{ModelFiles, read_ids, write_error, write_whole};
 
 /// Writes the logits. The file appears under its name only once it is complete.
 pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
@@ -26,14 +26,7 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     files.load(&mut engine, ModelOptions { context_length, ..ModelOptions::default() })?;
     check_ids(&engine, &ids)?;
 
-    let partial = partial_path(&args.out);
-    let result = write(&mut engine, &ids, args.chunk, &partial)
-        .and_then(|()| std::fs::rename(&partial, &args.out).map_err(write_error(&args.out)));
-    if result.is_err() {
-        // Where this fails too, the first failure is the one to report.
-        let _ = std::fs::remove_file(&partial);
-    }
-    result
+    write_whole(&args.out, |path| write(&mut engine, &ids, args.chunk, path))
 }
 
 /// Refuses ids that would fail in a later step, before anything is computed.
@@ -68,14 +61,4 @@ fn write(engine: &mut Engine, ids: &[u32], chunk: u32, path: &Path) -> Result<()
     }
     scored?;
     out.flush().map_err(failed)
-}
-
-fn write_error(path: &Path) -> impl Fn(std::io::Error) -> CliError {
-    move |source| CliError::Write { path: path.to_owned(), source }
-}
-
-fn partial_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
 }
