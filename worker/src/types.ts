@@ -82,6 +82,12 @@ export interface Tuning {
       readonly ns_per_row: number | null;
     }[];
   }[];
+  /** The highest tile of prefill's products; null if it was not measured. */
+  readonly tile: {
+    readonly product: string;
+    readonly tokens: number;
+    readonly candidates: readonly (readonly [tokens: number, ns_per_token: number])[];
+  } | null;
 }
 
 /** Progress of a load or of reading a prompt. */

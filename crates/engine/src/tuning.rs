@@ -5,6 +5,7 @@
 //! little on any device, and its result can be kept for the next load on the same device.
 
 use serde::{Deserialize, Serialize};
+use signbit_shaders::kernels::matmul;
 pub use signbit_shaders::kernels::matvec::Variant;
 use signbit_shaders::kernels::matvec::{Product, cases::known_answer, with_rows, with_variant};
 use signbit_shaders::{Dispatch, State};
@@ -60,6 +61,20 @@ pub struct Tuning {
     pub device: String,
     /// Every product of the decode plan that has variants.
     pub products: Vec<Chosen>,
+    /// The highest tile of prefill's products; none if it was not measured.
+    #[serde(default)]
+    pub tile: Option<ChosenTile>,
+}
+
+/// The highest tile that prefill uses. Heights do not change a bit of the result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChosenTile {
+    /// Format and shape of the product that was measured, the largest of the model.
+    pub product: String,
+    /// Tokens of the tile.
+    pub tokens: u32,
+    /// Nanoseconds per token of each height.
+    pub candidates: Vec<(u32, f64)>,
 }
 
 /// The variant of one product.
@@ -89,7 +104,7 @@ pub struct Candidate {
 /// # Errors
 /// [`EngineError::WrongResults`] if a product has no variant that is right on this device.
 pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Result<Tuning, EngineError> {
-    let mut tuning = Tuning { device: device_key(device), products: Vec::new() };
+    let mut tuning = Tuning { device: device_key(device), ..Tuning::default() };
     let products = products(model);
     let mut chosen: Vec<(Product, Variant, bool)> = Vec::new();
     let mut clock = Budget::start(device, products.len() as u32).await?;
@@ -133,13 +148,67 @@ pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Re
         tuning.products.push(entry);
         chosen.push((product, variant, is_timed));
     }
+    tuning.tile = match choose {
+        Choose::Fixed(_) => None,
+        Choose::Fastest { remembered } => {
+            let remembered = remembered.tile.as_ref().filter(|_| remembered.device == tuning.device);
+            choose_tile(device, model, &mut clock, remembered).await?
+        }
+    };
+    let most_tokens = tuning.tile.as_ref().map_or(u32::MAX, |tile| tile.tokens);
     let width = device.info().subgroup_width.unwrap_or(1);
     model.replace_products(device, |dispatch| {
+        if matmul::height_of(dispatch).is_some_and(|height| height > most_tokens) {
+            return matmul::with_height(dispatch, most_tokens);
+        }
         let product = Product::of(dispatch)?;
         let (_, variant, _) = chosen.iter().find(|(other, ..)| *other == product)?;
         with_variant(dispatch, *variant, width)
     })?;
     Ok(tuning)
+}
+
+/// Times the heights that the prefill plans have been recorded with on the model's largest product. A
+/// high tile reads weights less often, a low one leaves more registers and more workgroups.
+async fn choose_tile(
+    device: &mut Device,
+    model: &Model,
+    clock: &mut Budget,
+    remembered: Option<&ChosenTile>,
+) -> Result<Option<ChosenTile>, EngineError> {
+    let plans = &model.plans().prefill;
+    let products = || plans.iter().flat_map(|(_, plan)| &plan.dispatches);
+    let Some((rows, widest)) = plans.last() else { return Ok(None) };
+    let largest = widest.dispatches.iter().filter(|d| matmul::height_of(d).is_some());
+    let Some(largest) = largest.max_by_key(|d| d.bytes_read) else { return Ok(None) };
+    let mut heights: Vec<u32> = products().filter_map(matmul::height_of).collect();
+    heights.sort_unstable();
+    heights.dedup();
+    let tokens = (*rows).min(64);
+    let Some((product, part)) =
+        matmul::with_outputs(largest, if device.info().compiles_slowly { 64 } else { u32::MAX })
+    else {
+        return Ok(None);
+    };
+    if let Some(known) = remembered.filter(|tile| tile.product == product && heights.contains(&tile.tokens)) {
+        return Ok(Some(known.clone()));
+    }
+    let mut candidates: Vec<(u32, f64)> = heights.iter().map(|&height| (height, f64::INFINITY)).collect();
+    let mut repeats = 1;
+    for _ in 0..ROUNDS {
+        for (height, least) in &mut candidates {
+            let Some(dispatch) = matmul::with_height(&part, *height) else { continue };
+            let mut ms = clock.run(device, &dispatch, tokens, repeats).await?;
+            while ms < LEAST_RUN_MS.max(clock.overhead_ms) && repeats < MAX_REPEATS {
+                repeats *= 2;
+                *least = f64::INFINITY;
+                ms = clock.run(device, &dispatch, tokens, repeats).await?;
+            }
+            *least = least.min(ms * 1e6 / f64::from(repeats) / f64::from(tokens));
+        }
+    }
+    let fastest = candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|&(height, _)| height);
+    Ok(fastest.map(|tokens| ChosenTile { product, tokens, candidates }))
 }
 
 /// A variant of one product on this device.
@@ -286,7 +355,8 @@ impl Budget {
         let (rows, repeats) = self.calibrate(device, &first.dispatch, product, share_ms).await?;
         for _ in 0..ROUNDS {
             for trial in trials.iter_mut().filter(|t| t.is_right) {
-                let ms = self.run(device, &trial.dispatch, rows, repeats).await?;
+                let part = with_rows(&trial.dispatch, rows).unwrap_or_else(|| trial.dispatch.clone());
+                let ms = self.run(device, &part, 1, repeats).await?;
                 let ns = ms * 1e6 / f64::from(rows) / f64::from(repeats);
                 trial.ns_per_row = Some(trial.ns_per_row.map_or(ns, |least| least.min(ns)));
             }
@@ -309,7 +379,8 @@ impl Budget {
         let target_ms = share_ms.min(LEAST_RUN_MS.max(2.0 * self.overhead_ms));
         let (mut rows, mut repeats) = (product.rows.min(64), 1);
         loop {
-            let room = target_ms / self.run(device, dispatch, rows, repeats).await?;
+            let part = with_rows(dispatch, rows).unwrap_or_else(|| dispatch.clone());
+            let room = target_ms / self.run(device, &part, 1, repeats).await?;
             if room < 2.0 || (rows == product.rows && repeats == MAX_REPEATS) {
                 return Ok((rows, repeats));
             }
@@ -327,13 +398,12 @@ impl Budget {
         &mut self,
         device: &mut Device,
         dispatch: &Dispatch,
-        rows: u32,
+        n_tokens: u32,
         repeats: u32,
     ) -> Result<f64, EngineError> {
-        let dispatch = with_rows(dispatch, rows).unwrap_or_else(|| dispatch.clone());
-        let plan = device.prepare(vec![dispatch])?;
+        let plan = device.prepare(vec![dispatch.clone()])?;
         let plans: Vec<_> = (0..repeats).map(|_| &plan).collect();
-        device.write_state(&State { n_tokens: 1, ..State::default() });
+        device.write_state(&State { n_tokens, ..State::default() });
         let start = now_ms();
         device.run(&plans, &[Read::State]).await?;
         let elapsed = now_ms() - start;

@@ -8,7 +8,7 @@ use signbit_engine::device::{Counters, DeviceInfo, GpuOptions};
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::model::{KvCache, ModelOptions, StepCost};
 use signbit_engine::profile::{Profile, StepProfile};
-use signbit_engine::tuning::{Candidate, Choose, Chosen};
+use signbit_engine::tuning::{Candidate, Choose, Chosen, ChosenTile};
 
 use super::{device_line, open_device_with};
 use crate::args::BenchArgs;
@@ -27,6 +27,8 @@ struct Report {
     adapter: DeviceInfo,
     /// How each product of the decode plan is computed on this adapter, and what else was tried.
     variants: Vec<Chosen>,
+    /// The highest tile of prefill's products.
+    tile: Option<ChosenTile>,
     /// The first generation after the load, from a prompt of [`PROMPT_TOKENS`].
     time_to_first_token_ms: f64,
     decode: Decode,
@@ -109,6 +111,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         layers,
         adapter: engine.device_info().clone(),
         variants: engine.tuning()?.products.clone(),
+        tile: engine.tuning()?.tile.clone(),
         time_to_first_token_ms,
         share_of_copy_bandwidth: decode.bytes_per_s / copy_bandwidth_bytes_per_s,
         decode,
@@ -245,6 +248,10 @@ fn print_report(report: &Report) -> Result<(), CliError> {
         .collect();
     print(&table(&["prompt", "ms to the first token", "tokens/s"], &rows, 0))?;
     print_variants(&report.variants)?;
+    if let Some(ChosenTile { product, tokens, candidates }) = &report.tile {
+        let times: Vec<String> = candidates.iter().map(|(tokens, ns)| format!("{tokens}: {ns:.0}")).collect();
+        print_line(&format!("\ntiles of {tokens} tokens; ns per token of {product}: {}", times.join(", ")))?;
+    }
     let Some(profile) = &report.kernels else {
         return print_line("\nThis adapter cannot time single kernels.");
     };

@@ -32,10 +32,7 @@ pub const MAX_PREFILL_ROWS: u32 = 512;
 
 /// Row capacities of the prefill plans; a step uses the narrowest that holds it. Those up to 64 are
 /// the heights of `matmul`'s tiles.
-const PREFILL_ROWS: &[u32] = &[8, 16, 24, 32, 48, 64, 128, 256, MAX_PREFILL_ROWS];
-
-/// The same on a software adapter: SwiftShader takes a second to compile each height's kernel.
-const FEW_PREFILL_ROWS: &[u32] = &[16, MAX_PREFILL_ROWS];
+const PREFILL_ROWS: [u32; 9] = [8, 16, 24, 32, 48, 64, 128, 256, MAX_PREFILL_ROWS];
 
 /// The most tokens that one submit generates.
 pub const MAX_STEPS_PER_SUBMIT: u32 = 8;
@@ -313,8 +310,7 @@ impl Model {
 
     fn record_plans(&mut self, device: &mut Device, max_rows: u32) -> Result<(), EngineError> {
         // Widest first: the narrower plans then reuse its scratch.
-        let rows = if device.info().compiles_slowly { FEW_PREFILL_ROWS } else { PREFILL_ROWS };
-        let mut capacities: Vec<u32> = rows.iter().copied().filter(|&rows| rows < max_rows).collect();
+        let mut capacities: Vec<u32> = PREFILL_ROWS.into_iter().filter(|&rows| rows < max_rows).collect();
         capacities.push(max_rows);
         let mut prefill = Vec::new();
         for &rows in capacities.iter().rev() {
@@ -404,13 +400,18 @@ impl Model {
         rec.push("argmax.final", argmax_final::argmax_final(partials, tokens, generated))
     }
 
-    /// Puts other dispatches in place of those of the decode plan for which `other` has one.
+    /// Puts other dispatches in place of those of the plans for which `other` has one that computes
+    /// the same.
     pub fn replace_products(
         &mut self,
         device: &mut Device,
         other: impl Fn(&Dispatch) -> Option<Dispatch>,
     ) -> Result<(), EngineError> {
-        for plan in [&mut self.plans.decode, &mut self.plans.head] {
+        let prefill = self.plans.prefill.iter_mut().map(|(_, plan)| plan);
+        for plan in prefill.chain([&mut self.plans.decode, &mut self.plans.head]) {
+            if !plan.dispatches.iter().any(|dispatch| other(dispatch).is_some()) {
+                continue;
+            }
             let replace = |d: &Dispatch| other(d).unwrap_or_else(|| d.clone());
             *plan = device.prepare(plan.dispatches.iter().map(replace).collect())?;
         }

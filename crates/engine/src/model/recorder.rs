@@ -8,12 +8,16 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use signbit_shaders::kernels::{embed, linear, matvec, rms_norm, silu_mul};
+use signbit_shaders::kernels::{embed, linear, matmul, matvec, rms_norm, silu_mul};
 use signbit_shaders::{BufferId, Dispatch, ShapeError, Tensor};
 
 use super::weights::Matrix;
 use crate::device::Device;
 use crate::error::EngineError;
+
+/// The tiles of `matmul` that are used where compiling takes long: SwiftShader needs a second for each.
+const LOW_TILE: u32 = 16;
+const HIGH_TILE: u32 = 64;
 
 /// Free scratch buffers with their sizes in words.
 type Pool = Rc<RefCell<Vec<(BufferId, u64)>>>;
@@ -182,16 +186,23 @@ impl<'d> Recorder<'d> {
 
     /// y = W x: [T, K] -> [T, N].
     pub fn linear_into(&mut self, label: &str, x: Tensor, matrix: &Matrix, y: Tensor) -> Result<()> {
-        for &shard in &matrix.shards {
-            self.push(label, linear::linear(x, shard, y, false))?;
-        }
-        Ok(())
+        self.push_linear(label, x, matrix, y, false)
     }
 
     /// y += W x, which ends a residual branch.
     pub fn add_linear(&mut self, label: &str, x: Tensor, matrix: &Matrix, y: Tensor) -> Result<()> {
+        self.push_linear(label, x, matrix, y, true)
+    }
+
+    fn push_linear(&mut self, label: &str, x: Tensor, matrix: &Matrix, y: Tensor, add: bool) -> Result<()> {
         for &shard in &matrix.shards {
-            self.push(label, linear::linear(x, shard, y, true))?;
+            let mut dispatch = linear::linear(x, shard, y, add)?;
+            if self.device.info().compiles_slowly {
+                // Two heights serve all plans.
+                let height = if x.rows <= 2 * LOW_TILE { LOW_TILE } else { HIGH_TILE };
+                dispatch = matmul::with_height(&dispatch, height).unwrap_or(dispatch);
+            }
+            self.push(label, Ok(dispatch))?;
         }
         Ok(())
     }

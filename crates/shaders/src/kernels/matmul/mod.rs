@@ -3,7 +3,8 @@
 //!
 //! `K` is a multiple of 8 and of the format's block. There is a kernel for each height of the tile,
 //! that is, number of tokens of a workgroup, so that a short prompt does not pay for a long one. The
-//! result of a token has the same bits in whichever row, tile and chunk it is computed. A shard of the matrix writes its columns of `y`.
+//! result of a token has the same bits in whichever row, tile and chunk it is computed. A shard of the
+//! matrix writes its columns of `y`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -143,6 +144,41 @@ pub fn matmul_with_height(
     dispatch.bytes_read =
         x.n_bytes() + weight.n_bytes() + if accumulate { dispatch.bytes_written } else { 0 };
     Ok(dispatch)
+}
+
+/// Format and height of the tile of one of these dispatches.
+fn identify(dispatch: &Dispatch) -> Option<(Format, u32)> {
+    let height = |kernels: &[Kernel]| {
+        kernels.iter().zip(HEIGHTS).find(|(kernel, _)| std::ptr::eq(*kernel, dispatch.kernel)).map(|(_, h)| h)
+    };
+    Format::ALL.into_iter().find_map(|format| Some((format, height(&KERNELS[format as usize])?)))
+}
+
+/// The height of the tile that a dispatch of these kernels uses.
+pub fn height_of(dispatch: &Dispatch) -> Option<u32> {
+    identify(dispatch).map(|(_, height)| height)
+}
+
+/// Format and shape of the matrix, and the first `outputs` rows of it alone as a dispatch, for
+/// measuring.
+pub fn with_outputs(dispatch: &Dispatch, outputs: u32) -> Option<(String, Dispatch)> {
+    let (format, height) = identify(dispatch)?;
+    let mut params: Params = bytemuck::try_pod_read_unaligned(&dispatch.params).ok()?;
+    let matrix = format!("matmul {} {}x{}", format.name(), params.rows, params.cols);
+    params.rows = params.rows.min(outputs.max(1));
+    let part = Dispatch { params: bytemuck::bytes_of(&params).to_vec(), ..dispatch.clone() };
+    Some((matrix, with_height(&part, height)?))
+}
+
+/// The same product, bit for bit, with tiles of another of the [`HEIGHTS`].
+pub fn with_height(dispatch: &Dispatch, height: u32) -> Option<Dispatch> {
+    let (format, _) = identify(dispatch)?;
+    let kernels = KERNELS[format as usize].iter().zip(HEIGHTS);
+    let (kernel, _) = kernels.into_iter().find(|&(_, h)| h == height)?;
+    let params: Params = bytemuck::try_pod_read_unaligned(&dispatch.params).ok()?;
+    let tiles = u64::from(params.capacity.div_ceil(height)) * u64::from(params.rows.div_ceil(OUTPUTS));
+    let workgroups = Workgroups::linear(kernel.name, tiles).ok()?;
+    Some(Dispatch { kernel, workgroups, ..dispatch.clone() })
 }
 
 #[cfg(test)]
