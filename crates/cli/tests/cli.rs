@@ -460,7 +460,7 @@ fn compare_agrees_and_names_the_first_difference() {
     let text = stdout(&["compare", &path, "--ids", &file]);
     assert!(text.contains(" dispatches agree; closest to the limit: "), "{text}");
     let report = stdout_json(&["compare", &path, "--ids", &file, "--json"]);
-    assert!(report["first"].is_null() && report["n_dispatches"].as_u64().unwrap() > 100, "{report}");
+    assert!(report["first"].is_null() && report["n_dispatches"].as_u64().unwrap() > 50, "{report}");
     // No two orders of summing agree to this many digits.
     let line = failure(&["compare", &path, "--ids", &file, "--tolerance", "1e-12"], "mismatch");
     assert!(line.contains("the GPU differs from the reference first at layer.0."), "{line}");

@@ -30,6 +30,9 @@ const LEAST_RUN_MS: f64 = 2.0;
 /// does then only rarely decides.
 const ROUNDS: u32 = 3;
 
+/// Where an empty submit takes longer than this, tiles are not measured: Firefox answers every 100 ms.
+const MAX_OVERHEAD_MS: f64 = 20.0;
+
 /// The most times that one submit repeats a dispatch.
 const MAX_REPEATS: u32 = 64;
 
@@ -178,6 +181,9 @@ async fn choose_tile(
 ) -> Result<Option<ChosenTile>, EngineError> {
     let plans = &model.plans().prefill;
     let products = || plans.iter().flat_map(|(_, plan)| &plan.dispatches);
+    if clock.overhead_ms > MAX_OVERHEAD_MS {
+        return Ok(None);
+    }
     let Some((rows, widest)) = plans.last() else { return Ok(None) };
     let largest = widest.dispatches.iter().filter(|d| matmul::height_of(d).is_some());
     let Some(largest) = largest.max_by_key(|d| d.bytes_read) else { return Ok(None) };
