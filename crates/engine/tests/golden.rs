@@ -150,11 +150,14 @@ fn every_fixture_on_the_cpu() {
     }
 }
 
+/// Models of both architectures and of every kind of layer and format; all with `SIGNBIT_FULL`.
+const LAYER_MODELS: [&str; 5] = ["qwen3-q1_0", "qwen3-q2_0", "qwen35-q1_0", "qwen35-mixed", EMBEDDED];
+
 /// The residual stream after every layer: a mistake shows where it is made.
 #[test]
 fn every_layer_of_every_fixture() {
     let _gpu = one_at_a_time();
-    for name in MODELS {
+    for name in MODELS.into_iter().filter(|name| runs_all() || LAYER_MODELS.contains(name)) {
         let fixture = Fixture::open(name);
         let prompt = fixture.golden.prompts.iter().find(|p| p.name == "len-005").unwrap();
         let (n, hidden, layers) =
