@@ -19,9 +19,9 @@ use crate::model::Model;
 /// Milliseconds that all timed runs of a load may take together.
 const BUDGET_MS: f64 = 300.0;
 
-/// No variant is compiled for trial after this many milliseconds, for the sake of devices that compile
-/// slowly: what is left runs as its like does.
-const MAX_TRYING_MS: f64 = 5000.0;
+/// No variant is compiled for trial after this many milliseconds: what is left runs as what is like it.
+/// Where compiling takes long only the first product of a format is tried.
+const MAX_TRYING_MS: f64 = 3000.0;
 
 /// A submit that takes less says more about submitting than about the kernel.
 const LEAST_RUN_MS: f64 = 2.0;
@@ -113,14 +113,16 @@ pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Re
     let mut clock = Budget::start(device, products.len() as u32).await?;
     for dispatch in products {
         let Some(product) = Product::of(&dispatch) else { continue };
-        // Of the same kind, the product of the most bytes that was measured.
-        let like = chosen.iter().find(|(other, _, timed)| *timed && other.is_like(&product)).map(|c| c.1);
+        // Of the products of the same format that were measured, one of the same kind if there is one.
+        let measured = || chosen.iter().filter(|(other, _, timed)| *timed && other.has_format_of(&product));
+        let like = measured().find(|(other, ..)| other.is_like(&product)).or_else(|| measured().next());
+        let like = like.map(|(_, variant, _)| *variant);
         let (wanted, known) = match choose {
             Choose::Fixed(variant) => (vec![*variant], None),
             Choose::Fastest { remembered } => {
                 match find_remembered(remembered, &tuning.device, &product.to_string()) {
                     Some((variant, entry)) => (vec![variant], Some(entry)),
-                    None if clock.allows_trying() => (Vec::from(Variant::ALL), None),
+                    None if like.is_none() || clock.allows_trying() => (Vec::from(Variant::ALL), None),
                     None => (like.into_iter().collect(), None),
                 }
             }
@@ -315,6 +317,7 @@ fn device_key(device: &Device) -> String {
 /// What a load may spend on choosing.
 struct Budget {
     started_ms: f64,
+    compiles_slowly: bool,
     /// Of the timed runs.
     left_ms: f64,
     /// What a submit takes that does nothing.
@@ -330,12 +333,14 @@ impl Budget {
             device.check().await?;
             overhead_ms = overhead_ms.min(now_ms() - start);
         }
-        Ok(Self { started_ms: now_ms(), left_ms: BUDGET_MS, overhead_ms, products_left: products })
+        let compiles_slowly = device.info().compiles_slowly;
+        let started_ms = now_ms();
+        Ok(Self { started_ms, compiles_slowly, left_ms: BUDGET_MS, overhead_ms, products_left: products })
     }
 
     /// Whether there is time to compile what may not be chosen in the end.
     fn allows_trying(&self) -> bool {
-        now_ms() - self.started_ms < MAX_TRYING_MS
+        !self.compiles_slowly && now_ms() - self.started_ms < MAX_TRYING_MS
     }
 
     /// What one timed run of one of so many candidates may take.

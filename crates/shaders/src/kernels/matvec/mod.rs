@@ -340,6 +340,11 @@ impl Product {
         kernel(self.op, Variant::Subgroup, self.format).is_some()
     }
 
+    /// Whether the two matrices store their weights alike.
+    pub fn has_format_of(&self, other: &Self) -> bool {
+        self.format == other.format
+    }
+
     /// Whether the two differ in size alone.
     pub fn is_like(&self, other: &Self) -> bool {
         self.op == other.op && self.format == other.format
