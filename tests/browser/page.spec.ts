@@ -146,7 +146,7 @@ test("an answer can be given once more, and only the last", async ({ page }) => 
   await expect(answers(page).last()).toContainText("The currency of France is the euro.");
 });
 
-test("an answer can be copied", async ({ page, context }) => {
+test("an answer can be copied @page", async ({ page, context }) => {
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   await openPage(page);
   await ask(page, "What is the capital of France?");
@@ -179,7 +179,7 @@ for (const way of ["button", "key"] as const) {
   });
 }
 
-test("an example that was chosen hands the keyboard on", async ({ page }) => {
+test("an example that was chosen hands the keyboard on @page", async ({ page }) => {
   await openPage(page);
   await page.getByRole("button", { name: "Where is Egypt?" }).focus();
   await page.keyboard.press("Enter");
@@ -251,7 +251,7 @@ test("a load that ends an answer keeps its bar", async ({ page, baseURL }) => {
   await expect(page.getByRole("button", { name: "slow" })).toBeVisible();
 });
 
-test("without a model no answer is thrown away", async ({ page, baseURL }) => {
+test("without a model no answer is thrown away @page", async ({ page, baseURL }) => {
   await openPage(page);
   await ask(page, "What is the capital of France?");
   await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
@@ -266,7 +266,7 @@ test("without a model no answer is thrown away", async ({ page, baseURL }) => {
   await expect(answers(page)).toContainText(PARIS);
 });
 
-test("an answer too deeply nested to be formatted is shown as it is", async ({ page }) => {
+test("an answer too deeply nested to be formatted is shown as it is @page", async ({ page }) => {
   // What the page gets is up to a worker that says what the test wants.
   const content = `${">".repeat(20_000)} deep`;
   await page.route("**/worker-*.js", (route) =>
@@ -278,7 +278,7 @@ test("an answer too deeply nested to be formatted is shown as it is", async ({ p
   await expect(answers(page).locator(".answer")).toContainText("deep");
 });
 
-test("the keyboard suffices", async ({ page }) => {
+test("the keyboard suffices @page", async ({ page }) => {
   await openPage(page);
   await page.getByRole("textbox", { name: "Message" }).focus();
   await page.keyboard.type("What is the capital");
@@ -298,7 +298,7 @@ test("the keyboard suffices", async ({ page }) => {
   await expect(page.getByRole("button", { name: "Settings" })).toBeFocused();
 });
 
-test("every control has a name", async ({ page }) => {
+test("every control has a name @page", async ({ page }) => {
   await openPage(page);
   const nameless = await page.locator("button, input, textarea, select, progress").evaluateAll((controls) =>
     controls
@@ -312,7 +312,7 @@ test("every control has a name", async ({ page }) => {
   expect(nameless).toEqual([]);
 });
 
-test("the notices of the built-in model's sources are a click away", async ({ page, request }) => {
+test("the notices of the built-in model's sources are a click away @page", async ({ page, request }) => {
   await openPage(page);
   await page.getByRole("button", { name: BUILT_IN }).click();
   const address = await page.getByRole("link", { name: "Sources and licences" }).getAttribute("href");
@@ -320,7 +320,7 @@ test("the notices of the built-in model's sources are a click away", async ({ pa
   expect(notice).toContain("WordNet 3.0 Copyright");
 });
 
-test("a local file loads by the picker and by drag and drop", async ({ page }) => {
+test("a local file loads by the picker and by drag and drop @page", async ({ page }) => {
   await openPage(page);
   await page.getByRole("button", { name: BUILT_IN }).click();
   const chooser = page.waitForEvent("filechooser");
@@ -349,7 +349,7 @@ test("a local file loads by the picker and by drag and drop", async ({ page }) =
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
 });
 
-test("a model loads from an address", async ({ page, baseURL }) => {
+test("a model loads from an address @page", async ({ page, baseURL }) => {
   await openPage(page);
   await page.getByRole("button", { name: BUILT_IN }).click();
   await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/tests/golden/tiny-geo/model.gguf`);
@@ -433,7 +433,7 @@ test("settings hold over a reload and reach the engine", async ({ page }) => {
   expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).not.toBe(dark);
 });
 
-test("a narrow screen shows everything without scrolling sideways", async ({ page }) => {
+test("a narrow screen shows everything without scrolling sideways @page", async ({ page }) => {
   await page.setViewportSize({ width: 360, height: 640 });
   await openPage(page);
   await ask(page, "What is the capital of France?");
