@@ -82,7 +82,7 @@ fn check_greedy(engine: &mut Engine, fixture: &Fixture, prompt: &Prompt, figures
 const PROMPTS: [&str; 5] = ["len-001", "len-005", "len-065", "len-200", "chat"];
 
 /// Those for models that differ from one of [`LAYER_MODELS`] in the format of the weights alone.
-const FEW_PROMPTS: [&str; 2] = ["len-005", "len-065"];
+const FEW_PROMPTS: [&str; 3] = ["len-001", "len-005", "len-065"];
 
 /// Prompts whose greedy continuation every run generates as well.
 const GREEDY_PROMPTS: [&str; 3] = ["len-001", "len-065", "len-200"];
