@@ -654,7 +654,8 @@ fn bench_counts_what_a_token_costs() {
     assert!(report["time_to_first_token_ms"].as_f64().unwrap() > 0.0);
     let share =
         decode["bytes_per_s"].as_f64().unwrap() / report["copy_bandwidth_bytes_per_s"].as_f64().unwrap();
-    assert_eq!(report["share_of_copy_bandwidth"].as_f64().unwrap(), share);
+    // JSON's decimal digits may cost the last bits.
+    assert!((report["share_of_copy_bandwidth"].as_f64().unwrap() / share - 1.0).abs() < 1e-12);
     assert_eq!(n_timed(&report["kernels"]["decode"]), per_token);
     let prompts: Vec<u64> =
         report["prefill"].as_array().unwrap().iter().map(|p| p["tokens"].as_u64().unwrap()).collect();
