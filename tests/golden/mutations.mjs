@@ -80,11 +80,10 @@ const MUTATIONS = [
   ], [
     ['for k in 0..cols {', 'for k in (0..cols).filter(|k| k / 16 * 16 + 128 < cols) {'],
   ]), LAYERS],
-  ['last K-block dropped in decode', both('matvec', [
-    ['k < params.cols; k += LANES', 'k + 128u < params.cols; k += LANES'],
-  ], [
-    ['for k in 0..w.len() {', 'for k in (0..w.len()).filter(|k| k / 8 * 8 + 128 < w.len()) {'],
-  ]), ANSWERS],
+  ['last K-block dropped in decode', [
+    [`${kernels}/matvec/lanes.wgsl`, 'k < params.cols; k += LANES', 'k + 128u < params.cols; k += LANES'],
+    [`${kernels}/matvec/reference.rs`, 'weights.iter().zip(&input).map(', 'weights.iter().zip(&input).take(cols.saturating_sub(128)).map('],
+  ], ANSWERS],
   ['a dispatch over 65,535 groups', [
     ['crates/shaders/src/kernel.rs', 'let y = n.div_ceil(max).max(1);', 'let y = 1;'],
   ], KERNELS],
