@@ -16,7 +16,12 @@ interface GpuNavigator {
 /** An adapter like the one that the engine will get, or null. */
 export async function findAdapter(): Promise<Adapter | null> {
   const { gpu } = navigator as GpuNavigator;
-  return (await gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null)) ?? null;
+  try {
+    return (await gpu?.requestAdapter({ powerPreference: "high-performance" })) ?? null;
+  } catch {
+    // The engine asks for itself and says what is wrong.
+    return null;
+  }
 }
 
 /** How the engine is to call the adapter: all that the browser tells, for two adapters must not share a name. */
