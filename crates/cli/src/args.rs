@@ -38,7 +38,7 @@ pub enum Command {
     RandomModel(RandomModelArgs),
     /// Compare GPU and CPU dispatch by dispatch
     Compare(CompareArgs),
-    /// Compare each kernel on the GPU with its CPU reference
+    /// Compare each kernel with its CPU reference
     Kernels(KernelsArgs),
 }
 
@@ -48,8 +48,12 @@ pub enum Backend {
     /// The best adapter that WebGPU's native counterparts find
     #[default]
     Gpu,
-    /// The reference kernels; slow
+    /// The processor, in f32 as a GPU computes
     Cpu,
+    /// The processor, activations rounded to 8 bits for products of few bits per weight
+    CpuInt8,
+    /// The definitions of the kernels; slow
+    CpuReference,
 }
 
 /// How keys and values of earlier tokens are kept.
@@ -480,6 +484,9 @@ pub struct KernelsArgs {
     /// Only kernels whose name contains this
     #[arg(long, default_value = "")]
     pub filter: String,
+    /// Where the kernels run
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use signbit_shaders::case::{Case, run_reference};
 use signbit_shaders::kernels::matvec::{Variant, with_variant};
+use signbit_shaders::weights::words_per_row;
 use signbit_shaders::{Access, BufferId, Element, kernels};
 
 use crate::device::{Device, Read};
@@ -112,10 +113,13 @@ async fn run_case(device: &mut Device, case: &Case) -> Result<(Vec<Output>, Vec<
         ids.push(id);
     }
     device.write_state(&case.state);
-    let mut dispatch = case.dispatch.clone();
+    let mut dispatch = case.dispatch.with_buffers(|id| ids[id.0 as usize]);
     dispatch.label = case.name.clone();
-    for id in &mut dispatch.buffers {
-        *id = ids[id.0 as usize];
+    if let (Some(weight), Some(theirs)) = (dispatch.weight, case.dispatch.weight) {
+        let [quants, scales] = [theirs.quants, theirs.scales].map(|id| &case.buffers[id.0 as usize]);
+        let (quant_words, scale_words) = words_per_row(weight.format, weight.cols);
+        let words = |per_row: u32| (weight.rows * per_row) as usize;
+        device.write_rows(weight, 0, &quants[..words(quant_words)], &scales[..words(scale_words)])?;
     }
     let bound = case.dispatch.kernel.bindings.iter().zip(&case.dispatch.buffers);
     let written: Vec<_> = bound.filter(|(b, _)| b.access == Access::ReadWrite).collect();

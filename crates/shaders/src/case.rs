@@ -3,6 +3,7 @@
 //! The same cases run natively, in the browser and on a user's device; each compares the GPU with
 //! the CPU reference. Random contents come from a seeded generator, so a case is the same anywhere.
 
+use crate::cpu::CpuKernels;
 use crate::kernel::{BufferId, Dispatch, ShapeError, State, Tensor};
 
 /// How far the GPU may be from the reference: `|gpu - cpu| <= absolute + relative * |cpu|`.
@@ -117,6 +118,6 @@ impl Rng {
 pub fn run_reference(case: &Case) -> (Vec<Vec<u32>>, State) {
     let mut buffers = case.buffers.clone();
     let mut state = case.state;
-    case.dispatch.run_reference(&mut buffers, &mut state);
+    case.dispatch.run(CpuKernels::Reference, &mut buffers, &mut state);
     (buffers, state)
 }

@@ -4,6 +4,8 @@ use bytemuck::{Pod, Zeroable};
 use thiserror::Error;
 
 use crate::case::Case;
+use crate::cpu::{Activations, CpuKernels};
+use crate::weights::Weight;
 
 /// The most ids on which the device itself ends a generation.
 pub const MAX_STOP_IDS: usize = 16;
@@ -197,6 +199,9 @@ pub struct Kernel {
     pub params_size: usize,
     /// The definition of what the kernel computes.
     pub reference: fn(&mut Args<'_>),
+    /// The same within the cases' tolerances, quickly; `None` where the reference is quick enough.
+    /// Matrices lie in [`crate::cpu::tiles`] where their format has them.
+    pub fast: Option<Fast>,
     /// Shapes and contents on which the WGSL is compared with the reference.
     pub cases: fn() -> Result<Vec<Case>, ShapeError>,
 }
@@ -213,7 +218,10 @@ impl Kernel {
     }
 }
 
-/// What a reference kernel works on: the buffers of one dispatch, in binding order.
+/// A kernel of the CPU executor, with the precision that products may use.
+pub type Fast = fn(&mut Args<'_>, Activations);
+
+/// What a kernel on the CPU works on: the buffers of one dispatch, in binding order.
 #[derive(Debug)]
 pub struct Args<'a> {
     /// Bytes of the `Params` uniform.
@@ -291,6 +299,8 @@ pub struct Dispatch {
     pub params: Vec<u8>,
     /// A buffer per storage binding, in order.
     pub buffers: Vec<BufferId>,
+    /// The matrix that it reads, if it reads one.
+    pub weight: Option<Weight>,
     /// How many workgroups run.
     pub workgroups: Workgroups,
     /// Bytes this run must read at full width, for cost accounting.
@@ -324,14 +334,25 @@ impl Dispatch {
             label: String::new(),
             params: bytemuck::bytes_of(&params).to_vec(),
             buffers: tensors.iter().map(|t| t.buffer).collect(),
+            weight: None,
             workgroups,
             bytes_read: bytes(Access::Read),
             bytes_written: bytes(Access::ReadWrite),
         }
     }
 
-    /// Runs the CPU reference on `buffers`, indexed by [`BufferId`].
-    pub fn run_reference(&self, buffers: &mut [Vec<u32>], state: &mut State) {
+    /// The same for other buffers.
+    pub fn with_buffers(&self, id: impl Fn(BufferId) -> BufferId) -> Self {
+        let move_weight = |w: Weight| Weight { quants: id(w.quants), scales: id(w.scales), ..w };
+        Self {
+            buffers: self.buffers.iter().map(|&buffer| id(buffer)).collect(),
+            weight: self.weight.map(move_weight),
+            ..self.clone()
+        }
+    }
+
+    /// Runs it on the CPU on `buffers`, indexed by [`BufferId`].
+    pub fn run(&self, kernels: CpuKernels, buffers: &mut [Vec<u32>], state: &mut State) {
         let slots = || self.kernel.bindings.iter().zip(&self.buffers);
         let index = |id: &BufferId| id.0 as usize;
         // Writable buffers are taken out while the kernel runs; WebGPU forbids binding a buffer
@@ -349,7 +370,10 @@ impl Dispatch {
                 .collect(),
             writes: taken.iter_mut().map(Vec::as_mut_slice).collect(),
         };
-        (self.kernel.reference)(&mut args);
+        match (kernels, self.kernel.fast) {
+            (CpuKernels::Fast(activations), Some(fast)) => fast(&mut args, activations),
+            _ => (self.kernel.reference)(&mut args),
+        }
         for ((_, id), buffer) in slots().filter(|(b, _)| b.access == Access::ReadWrite).zip(taken) {
             buffers[index(id)] = buffer;
         }

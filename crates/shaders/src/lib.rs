@@ -10,6 +10,7 @@
 //! rest of a submit into no-ops.
 
 pub mod case;
+pub mod cpu;
 pub mod kernel;
 pub mod kernels;
 pub mod sampling;

@@ -27,7 +27,7 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
     let cpu = Device::Cpu(Box::new(CpuDevice::new(CpuOptions {
         max_buffer_bytes: Some(gpu.info().limits.max_words() * 4),
         all_plans: !gpu.info().compiles_slowly,
-        ..CpuOptions::default()
+        ..CpuOptions::reference()
     })));
     let (mut gpu, mut cpu) = (Engine::new(gpu), Engine::new(cpu));
     // One position behind the prompt for the decode step.
@@ -54,7 +54,7 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
 
 /// Runs the cases of every kernel.
 pub fn kernels(args: &KernelsArgs) -> Result<(), CliError> {
-    let mut device = open_device(Backend::Gpu)?;
+    let mut device = open_device(args.backend)?;
     if !args.json {
         print_line(&device_line(&device))?;
     }

@@ -11,7 +11,7 @@ pub mod random_model;
 pub mod text;
 
 use pollster::block_on;
-use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
+use signbit_engine::device::{Activations, CpuDevice, CpuKernels, CpuOptions, Device, GpuDevice, GpuOptions};
 
 use crate::args::Backend;
 use crate::error::CliError;
@@ -23,8 +23,14 @@ fn open_device(backend: Backend) -> Result<Device, CliError> {
 fn open_device_with(backend: Backend, options: GpuOptions) -> Result<Device, CliError> {
     match backend {
         Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(options))?))),
-        Backend::Cpu => Ok(Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default())))),
+        Backend::Cpu => Ok(cpu(CpuKernels::Fast(Activations::F32))),
+        Backend::CpuInt8 => Ok(cpu(CpuKernels::Fast(Activations::Int8))),
+        Backend::CpuReference => Ok(cpu(CpuKernels::Reference)),
     }
+}
+
+fn cpu(kernels: CpuKernels) -> Device {
+    Device::Cpu(Box::new(CpuDevice::new(CpuOptions { kernels, ..CpuOptions::default() })))
 }
 
 /// One line about the device.

@@ -1,25 +1,31 @@
-//! The CPU executor: the reference kernels over plain vectors.
+//! The CPU executor: the kernels' functions in Rust over plain vectors.
 //!
-//! Slow and obvious: it is what the GPU is compared with, and what answers where there is no GPU.
+//! With the references it is slow and obvious, and what everything else is compared with; with the
+//! fast kernels it answers where there is no GPU.
 
+use signbit_shaders::cpu::{Activations, CpuKernels, tiles};
+use signbit_shaders::weights::{Weight, words_per_row};
 use signbit_shaders::{BufferId, Dispatch, State};
 
 use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
 use crate::clock::now_ms;
 use crate::error::EngineError;
 
-/// Runs dispatches through their references.
+/// Runs dispatches on the calling thread.
 #[derive(Debug)]
 pub struct CpuDevice {
+    kernels: CpuKernels,
     info: DeviceInfo,
     buffers: Vec<Vec<u32>>,
     state: State,
     counters: Counters,
 }
 
-/// Lower limits than the host's memory, for comparing with a GPU and for tests.
-#[derive(Clone, Copy, Debug, Default)]
+/// How the CPU computes, and lower limits than the host's memory, for comparing with a GPU and for tests.
+#[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
+    /// References or fast kernels.
+    pub kernels: CpuKernels,
     /// Bytes of the largest buffer; 1 GiB if not given.
     pub max_buffer_bytes: Option<u64>,
     /// Bytes that all buffers together may take.
@@ -28,15 +34,42 @@ pub struct CpuOptions {
     pub all_plans: bool,
 }
 
+impl Default for CpuOptions {
+    fn default() -> Self {
+        Self {
+            kernels: CpuKernels::Fast(Activations::default()),
+            max_buffer_bytes: None,
+            memory_budget_bytes: None,
+            all_plans: false,
+        }
+    }
+}
+
+impl CpuOptions {
+    /// The definitions of all kernels.
+    pub fn reference() -> Self {
+        Self { kernels: CpuKernels::Reference, ..Self::default() }
+    }
+}
+
 impl CpuDevice {
     /// A device without buffers.
     pub fn new(options: CpuOptions) -> Self {
         let max = options.max_buffer_bytes.unwrap_or(1 << 30);
         let info = DeviceInfo {
             backend: "cpu",
-            name: "CPU reference kernels".to_owned(),
+            name: match options.kernels {
+                CpuKernels::Reference => "CPU, reference kernels".to_owned(),
+                CpuKernels::Fast(activations) => {
+                    format!(
+                        "CPU, {}, {} activations",
+                        signbit_shaders::cpu::vector_unit(),
+                        activations.name()
+                    )
+                }
+            },
             vendor: String::new(),
-            is_fallback: true,
+            is_fallback: options.kernels == CpuKernels::Reference,
             compiles_slowly: !options.all_plans,
             subgroup_width: None,
             features: Vec::new(),
@@ -48,7 +81,13 @@ impl CpuDevice {
                 memory_budget_bytes: options.memory_budget_bytes,
             },
         };
-        Self { info, buffers: Vec::new(), state: State::default(), counters: Counters::default() }
+        Self {
+            kernels: options.kernels,
+            info,
+            buffers: Vec::new(),
+            state: State::default(),
+            counters: Counters::default(),
+        }
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {
@@ -92,6 +131,34 @@ impl CpuDevice {
         Ok(())
     }
 
+    /// Writes rows of a matrix, which come in the device layout, in the layout that the kernels read.
+    pub(super) fn write_rows(
+        &mut self,
+        weight: Weight,
+        first_row: u32,
+        quants: &[u32],
+        scales: &[u32],
+    ) -> Result<(), EngineError> {
+        let (quant_words, scale_words) = words_per_row(weight.format, weight.cols);
+        if self.kernels == CpuKernels::Reference || !tiles::has_tiles(weight.format) {
+            self.write(weight.quants, u64::from(first_row) * u64::from(quant_words), quants)?;
+            return self.write(weight.scales, u64::from(first_row) * u64::from(scale_words), scales);
+        }
+        let [row_words, shape] =
+            [[quant_words, scale_words], [weight.rows, first_row]].map(|pair| pair.map(|n| n as usize));
+        let fits = |rows: usize| shape[1] + rows <= shape[0];
+        if !fits(quants.len() / row_words[0].max(1)) || !fits(scales.len() / row_words[1].max(1)) {
+            let reason = format!("rows behind the last of a matrix of {}", weight.rows);
+            return Err(EngineError::Device { reason });
+        }
+        let mut tiled_quants = std::mem::take(self.buffer(weight.quants)?);
+        let result = self.buffer(weight.scales).map(|tiled_scales| {
+            tiles::write_rows(shape, row_words, [quants, scales], [&mut tiled_quants, tiled_scales]);
+        });
+        *self.buffer(weight.quants)? = tiled_quants;
+        result
+    }
+
     pub(super) fn clear(&mut self, buffers: &[BufferId]) -> Result<(), EngineError> {
         for &id in buffers {
             self.buffer(id)?.fill(0);
@@ -113,7 +180,7 @@ impl CpuDevice {
             if let Some(&id) = dispatch.buffers.iter().find(|id| id.0 as usize >= self.buffers.len()) {
                 return Err(unknown_buffer(id));
             }
-            dispatch.run_reference(&mut self.buffers, &mut self.state);
+            dispatch.run(self.kernels, &mut self.buffers, &mut self.state);
             self.counters.dispatches += 1;
         }
         reads

@@ -1,4 +1,4 @@
-//! Where a plan runs: a GPU through wgpu, or the CPU through the reference kernels.
+//! Where a plan runs: a GPU through wgpu, or the CPU through the kernels' functions in Rust.
 //!
 //! Both execute the same [`Dispatch`] lists over the same buffers, so the rest of the engine does
 //! not know which one it has. Buffers hold 32-bit words and are zero when created.
@@ -9,10 +9,12 @@ mod gpu;
 
 use std::ops::Range;
 
+use signbit_shaders::weights::{Weight, words_per_row};
 use signbit_shaders::{BufferId, Dispatch, State};
 
 pub use cpu::{CpuDevice, CpuOptions};
 pub use gpu::{GpuDevice, GpuOptions};
+pub use signbit_shaders::cpu::{Activations, CpuKernels};
 
 use crate::error::EngineError;
 
@@ -21,7 +23,7 @@ use crate::error::EngineError;
 pub enum Device {
     /// WebGPU, or Vulkan, Metal or Direct3D natively.
     Gpu(Box<GpuDevice>),
-    /// The reference kernels.
+    /// The calling thread.
     Cpu(Box<CpuDevice>),
 }
 
@@ -151,6 +153,23 @@ impl Device {
             Self::Gpu(d) => d.write(buffer, offset_words, words),
             Self::Cpu(d) => d.write(buffer, offset_words, words),
         }
+    }
+
+    /// Writes whole rows of a matrix from row `first_row` of the shard on. They come in the device layout
+    /// ([`signbit_shaders::weights`]) and lie in the one that this device's kernels read.
+    pub fn write_rows(
+        &mut self,
+        weight: Weight,
+        first_row: u32,
+        quants: &[u32],
+        scales: &[u32],
+    ) -> Result<(), EngineError> {
+        if let Self::Cpu(d) = self {
+            return d.write_rows(weight, first_row, quants, scales);
+        }
+        let (quant_words, scale_words) = words_per_row(weight.format, weight.cols);
+        self.write(weight.quants, u64::from(first_row) * u64::from(quant_words), quants)?;
+        self.write(weight.scales, u64::from(first_row) * u64::from(scale_words), scales)
     }
 
     /// Sets a buffer to zero.

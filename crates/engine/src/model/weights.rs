@@ -224,9 +224,7 @@ fn write_rows(
         let mut scales = vec![0; n * scales_per_row as usize];
         pack_rows(shard.format, shard.cols, head, &mut quants, &mut scales)
             .map_err(|source| EngineError::Weights { tensor: name.to_owned(), source })?;
-        let local = u64::from(row - shard.row_offset);
-        device.write(shard.quants, local * u64::from(quants_per_row), &quants)?;
-        device.write(shard.scales, local * u64::from(scales_per_row), &scales)?;
+        device.write_rows(*shard, row - shard.row_offset, &quants, &scales)?;
     }
     Ok(())
 }

@@ -269,7 +269,7 @@ impl WasmEngine {
         let cpu_options = CpuOptions {
             max_buffer_bytes: options.max_binding_bytes.or(options.max_buffer_bytes),
             memory_budget_bytes: options.memory_budget_bytes,
-            all_plans: false,
+            ..CpuOptions::default()
         };
         let cpu = || Device::Cpu(Box::new(CpuDevice::new(cpu_options)));
         let device = match options.backend {

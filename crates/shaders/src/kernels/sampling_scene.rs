@@ -1,6 +1,7 @@
 //! Buffers of the sampling kernels for their cases and tests.
 
 use crate::case::{Case, Rng, Tolerance};
+use crate::cpu::CpuKernels;
 use crate::kernel::{BufferId, Dispatch, ShapeError, State, Tensor};
 use crate::sampling::{
     Buffers, History, IN_PROMPT, MAX_TOP, SETTINGS_WORDS, STAT_COLS, Settings, Shares, set_words,
@@ -104,7 +105,7 @@ impl Scene {
     /// Runs the references of these kernels.
     pub fn run(&mut self, kernels: &[Constructor]) -> Result<(), ShapeError> {
         for kernel in kernels {
-            kernel(&self.buffers)?.run_reference(&mut self.words, &mut self.state);
+            kernel(&self.buffers)?.run(CpuKernels::Reference, &mut self.words, &mut self.state);
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ pub(super) fn argmax_final(args: &mut Args<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use crate::cpu::CpuKernels;
     use crate::kernel::{BufferId, State, Tensor};
     use crate::kernels::argmax_final::argmax_final;
     use crate::kernels::argmax_partial::argmax_partial;
@@ -44,8 +45,8 @@ mod tests {
         let partials = tensor(1, 3, 4);
         let first = argmax_partial(tensor(0, 1, n), partials, n).unwrap();
         let second = argmax_final(partials, tensor(2, 1, 3), tensor(3, 1, 4)).unwrap();
-        first.run_reference(&mut buffers, &mut state);
-        second.run_reference(&mut buffers, &mut state);
+        first.run(CpuKernels::Reference, &mut buffers, &mut state);
+        second.run(CpuKernels::Reference, &mut buffers, &mut state);
         let generated = buffers.pop().unwrap();
         (state, buffers.pop().unwrap(), generated)
     }

@@ -40,6 +40,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::argmax_partial,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -81,6 +81,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [LANES, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::attention_decode,
+    fast: None,
     cases: cases::cases,
 };
 

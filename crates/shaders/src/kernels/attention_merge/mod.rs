@@ -44,6 +44,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::attention_merge,
+    fast: None,
     cases: cases::cases,
 };
 

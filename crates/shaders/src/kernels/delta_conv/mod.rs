@@ -59,6 +59,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_conv,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -120,6 +120,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_net,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -59,6 +59,7 @@ pub(super) fn delta_net(args: &mut Args<'_>) {
 #[cfg(test)]
 mod tests {
     use crate::case::{CaseBuilder, Rng, Tolerance, run_reference};
+    use crate::cpu::CpuKernels;
     use crate::kernel::Tensor;
     use crate::kernels::activation::{sigmoid, softplus};
     use crate::kernels::delta_chunk::cases::{Buffers, Spec, specs};
@@ -81,7 +82,11 @@ mod tests {
         let out = c.output(y.rows, values);
         let first = c.finish("chunk", delta_chunk(y, gates, chunks, shape), EXACT).unwrap();
         let (mut buffers, _) = run_reference(&first);
-        delta_net(y, chunks, s, out, shape).unwrap().run_reference(&mut buffers, &mut state.clone());
+        delta_net(y, chunks, s, out, shape).unwrap().run(
+            CpuKernels::Reference,
+            &mut buffers,
+            &mut state.clone(),
+        );
         let floats = |t: Tensor| buffers[t.buffer.0 as usize].iter().map(|&b| f32::from_bits(b)).collect();
         (floats(out), floats(s), buffers.clone())
     }

@@ -72,6 +72,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_step,
+    fast: None,
     cases: cases::cases,
 };
 

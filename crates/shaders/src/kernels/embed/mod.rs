@@ -9,6 +9,7 @@ use crate::kernel::{Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, 
 use crate::weights::{Weight, for_each_format, words_per_row};
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernels.
@@ -47,6 +48,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::embed(args, $format),
+            fast: Some(|args, _| fast::embed(args, $format)),
             cases: || cases::cases($format),
         }
     };
@@ -74,6 +76,7 @@ pub fn embed(tokens: Tensor, weight: Weight, out: Tensor) -> Result<Dispatch, Sh
     let workgroups = Workgroups::linear(kernel.name, u64::from(tokens.cols))?;
     let tensors = [tokens, weight.quants_tensor(), weight.scales_tensor(), out];
     let mut dispatch = Dispatch::new(kernel, params, &tensors, workgroups);
+    dispatch.weight = Some(weight);
     dispatch.bytes_read = tokens.n_bytes() + u64::from(tokens.cols) * weight.row_bytes();
     Ok(dispatch)
 }

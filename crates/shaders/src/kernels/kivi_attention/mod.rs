@@ -67,6 +67,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [128, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::kivi_attention,
+    fast: None,
     cases: cases::cases,
 };
 

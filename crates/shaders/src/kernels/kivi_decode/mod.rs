@@ -65,6 +65,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [128, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::kivi_decode,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -72,6 +72,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::matmul(args, $format),
+            fast: None,
             cases: || cases::cases($format, $height),
         }
     };
@@ -140,6 +141,7 @@ pub fn matmul_with_height(
     let workgroups = Workgroups::linear(kernel.name, tiles)?;
     let tensors = [x, weight.quants_tensor(), weight.scales_tensor(), y];
     let mut dispatch = Dispatch::new(kernel, params, &tensors, workgroups);
+    dispatch.weight = Some(weight);
     dispatch.bytes_written = u64::from(x.rows) * u64::from(weight.rows) * 4;
     dispatch.bytes_read =
         x.n_bytes() + weight.n_bytes() + if accumulate { dispatch.bytes_written } else { 0 };

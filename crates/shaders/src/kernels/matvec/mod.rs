@@ -153,6 +153,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::product(args, $op, $format),
+            fast: None,
             cases: || cases::cases($op, $variant, $format),
         }
     };
@@ -303,6 +304,7 @@ fn dispatch(
     let tensors = [inputs, &[weight.quants_tensor(), weight.scales_tensor(), y]].concat();
     let workgroups = Workgroups::linear(kernel.name, u64::from(weight.rows.div_ceil(sums)))?;
     let mut dispatch = Dispatch::new(kernel, params, &tensors, workgroups);
+    dispatch.weight = Some(weight);
     dispatch.bytes_written = u64::from(weight.rows) * 4;
     // One row of x, whatever the step's length, and the norm.
     dispatch.bytes_read = inputs.len() as u64 * u64::from(weight.cols) * 4 + weight.n_bytes();

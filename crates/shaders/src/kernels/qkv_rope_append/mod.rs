@@ -51,6 +51,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::qkv_rope_append,
+    fast: None,
     cases: cases::cases,
 };
 

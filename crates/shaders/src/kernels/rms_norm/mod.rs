@@ -35,6 +35,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::rms_norm,
+    fast: None,
     cases: cases::cases,
 };
 

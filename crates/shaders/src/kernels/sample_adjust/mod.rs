@@ -46,6 +46,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [256, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sample_adjust,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -48,6 +48,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [256, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sample_draw,
+    fast: None,
     cases: cases::cases,
 };
 

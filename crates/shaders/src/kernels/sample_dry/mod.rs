@@ -39,6 +39,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sample_dry,
+    fast: None,
     cases: cases::cases,
 };
 

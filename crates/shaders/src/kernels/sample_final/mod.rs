@@ -61,6 +61,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [256, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sample_final,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -31,6 +31,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::silu_mul,
+    fast: None,
     cases: cases::cases,
 };
 

@@ -43,6 +43,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [256, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::top_final,
+    fast: None,
     cases: cases::cases,
 };
 

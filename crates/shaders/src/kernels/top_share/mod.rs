@@ -34,6 +34,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::top_share,
+    fast: None,
     cases: cases::cases,
 };
 
