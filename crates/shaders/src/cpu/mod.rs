@@ -5,6 +5,8 @@
 //! few bits per weight, with its instructions by name.
 
 pub mod lanes;
+mod nibbles;
+pub mod products;
 pub mod tiles;
 
 /// The precision in which fast products take their activations.
@@ -39,5 +41,5 @@ pub enum CpuKernels {
 
 /// What the fast kernels use of the processor.
 pub fn vector_unit() -> &'static str {
-    "portable"
+    nibbles::vector_unit()
 }

@@ -15,7 +15,10 @@ use crate::kernel::{
 use crate::weights::{Format, Weight, for_each_format, words_per_row};
 
 pub mod cases;
+mod fast;
 mod reference;
+
+pub(in crate::kernels) use fast::store;
 
 /// Tokens that a workgroup computes, in the order of [`KERNELS`]' second index.
 pub const HEIGHTS: [u32; 6] = [8, 16, 24, 32, 48, 64];
@@ -72,7 +75,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::matmul(args, $format),
-            fast: None,
+            fast: Some(|args, activations| fast::matmul(args, $format, activations)),
             cases: || cases::cases($format, $height),
         }
     };

@@ -19,6 +19,7 @@ use crate::kernel::{
 use crate::weights::{Format, Weight, for_each_format, words_per_row};
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// What is computed.
@@ -153,7 +154,7 @@ macro_rules! kernel {
             workgroup_size: [64, 1, 1],
             params_size: size_of::<Params>(),
             reference: |args| reference::product(args, $op, $format),
-            fast: None,
+            fast: Some(|args, activations| fast::product(args, $op, $format, activations)),
             cases: || cases::cases($op, $variant, $format),
         }
     };

@@ -1,0 +1,327 @@
+//! Products of weights of at most four bits by table look-up, exact in integers.
+//!
+//! A nibble holds one, two or four weights, so that with the activations it meets it has 16 possible
+//! products. For every nibble of a row the 16 are computed once and looked up for all rows, 16 at a time
+//! by a byte shuffle (as in T-MAC, Wei et al. 2024, arXiv:2407.00088). Activations are integers here:
+//! [`digits`] writes the activations that share a scale as one or three 8-bit digits each.
+//!
+//! A product is `32 h + l` with `0 <= l < 32` and fits in ten bits. Bytes of `l` and of `h` are added up
+//! apart for a few nibbles, as many as cannot overflow, then widened to 16 bits.
+
+use super::tiles::ROWS;
+use crate::weights::Format;
+
+/// Bytes of the table of one nibble: `l` of its 16 values, then `h`.
+pub(super) const TABLE_BYTES: usize = 32;
+
+/// Three digits to this base are as exact as the 24 bits of an f32.
+const BASE: f32 = 254.0;
+
+/// The largest magnitude of a digit.
+const LARGEST_DIGIT: f32 = 127.0;
+
+/// How a format puts weights into nibbles.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nibbles {
+    /// Weights that share a scale.
+    pub group: usize,
+    /// Weights of a nibble.
+    pub weights: usize,
+    /// Nibbles whose products may be added up in bytes.
+    pub addends: usize,
+    /// By the weight's place in the nibble, then by the nibble: the weight without its scale.
+    values: [[i16; 16]; 4],
+}
+
+impl Nibbles {
+    /// `None` for formats whose products are not looked up.
+    pub fn of(format: Format) -> Option<Self> {
+        let (group, weights, addends): (_, usize, _) = match format {
+            Format::Q1_0 => (128, 4, 8),
+            Format::Q2_0G64 => (64, 2, 8),
+            Format::Q2_0G128 => (128, 2, 8),
+            Format::Q4_0 => (32, 1, 4),
+            _ => return None,
+        };
+        let bits = 4 / weights;
+        let mut values = [[0; 16]; 4];
+        for (place, values) in values.iter_mut().enumerate().take(weights) {
+            for (nibble, value) in (0i16..).zip(values) {
+                let code = (nibble >> (bits * place)) & ((1 << bits) - 1);
+                *value = match weights {
+                    4 => 2 * code - 1,
+                    2 => code - 1,
+                    _ => code - 8,
+                };
+            }
+        }
+        Some(Self { group, weights, addends, values })
+    }
+
+    /// Bytes that a row's group takes.
+    pub fn group_bytes(&self) -> usize {
+        self.group / self.weights / 2
+    }
+
+    /// Appends the tables of a group, digit by digit, and returns the group's scale: the product of a
+    /// row is `scale * (sum_0 + sum_1 / 254 + ...)` with the digits' [`group_sums`].
+    pub fn tabulate(&self, group: &[f32], n_digits: usize, tables: &mut Vec<u8>) -> f32 {
+        let mut integers = [0i16; 3 * MAX_GROUP];
+        let scale = digits(group, n_digits, &mut integers);
+        for digit in integers[..n_digits * group.len()].chunks_exact(self.weights) {
+            let mut products = [0i16; 16];
+            for (digit, values) in digit.iter().zip(&self.values) {
+                for (product, value) in products.iter_mut().zip(values) {
+                    *product += digit * value;
+                }
+            }
+            tables.extend(products.map(|product| (product & 31) as u8));
+            tables.extend(products.map(|product| (product >> 5) as u8));
+        }
+        scale
+    }
+}
+
+/// The most weights that share a scale.
+const MAX_GROUP: usize = 128;
+
+/// Writes the first digits of all activations, then the second ones and so on, and returns the scale:
+/// `x = scale * (digit_0 + digit_1 / 254 + ...)`, within half a unit of the last digit. A group that is not
+/// finite has no finite scale.
+fn digits(group: &[f32], n_digits: usize, out: &mut [i16; 3 * MAX_GROUP]) -> f32 {
+    let mut largest = 0.0f32;
+    let mut poison = 0.0f32;
+    for &x in group {
+        largest = if x.abs() > largest { x.abs() } else { largest };
+        poison += x * 0.0;
+    }
+    let scale = largest / LARGEST_DIGIT;
+    let inverse = LARGEST_DIGIT / largest;
+    // Below 4e-37 the inverse is infinite, and what the activations add is nothing.
+    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+    for (i, &x) in group.iter().enumerate() {
+        let mut rest = x * inverse;
+        for digit in 0..n_digits {
+            let rounded = rest.round_ties_even();
+            out[digit * group.len() + i] = rounded as i16;
+            rest = (rest - rounded) * BASE;
+        }
+    }
+    scale + poison
+}
+
+/// What the sums of the digits come to.
+#[inline]
+pub(super) fn join_digits(sums: [&[i16; ROWS]; 3], n_digits: usize, out: &mut [f32; ROWS]) {
+    for (out, &sum) in out.iter_mut().zip(sums[0]) {
+        *out = f32::from(sum);
+    }
+    if n_digits == 3 {
+        for ((out, &second), &third) in out.iter_mut().zip(sums[1]).zip(sums[2]) {
+            *out += f32::from(second) * (1.0 / BASE) + f32::from(third) * (1.0 / (BASE * BASE));
+        }
+    }
+}
+
+/// For 32 rows, the sums of the products of one group and digit: `quants` are the group's bytes in a
+/// tile of 32 rows, `tables` two tables per byte.
+#[inline]
+pub(super) fn group_sums(quants: &[u8], tables: &[u8], addends: usize, sums: &mut [i16; ROWS]) {
+    match addends {
+        8 => steps::<4>(quants, tables, sums),
+        _ => steps::<2>(quants, tables, sums),
+    }
+}
+
+/// The same for a known number of bytes per row between widenings.
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+#[inline]
+fn steps<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+    use core::arch::wasm32::*;
+    let load = |bytes: &[u8; 16]| bytemuck::pod_read_unaligned::<v128>(bytes);
+    let (mask, low_bytes) = (u8x16_splat(15), u16x8_splat(255));
+    // Rows with even and odd numbers, of the first and of the last 16 rows.
+    let mut even = [i16x8_splat(0); 2];
+    let mut odd = [i16x8_splat(0); 2];
+    let quants = quants.as_chunks::<16>().0.as_chunks::<2>().0.as_chunks::<BYTES>().0;
+    let tables = tables.as_chunks::<16>().0.as_chunks::<4>().0.as_chunks::<BYTES>().0;
+    for (quants, tables) in quants.iter().zip(tables) {
+        let mut low = [u8x16_splat(0); 2];
+        let mut high = [u8x16_splat(0); 2];
+        for (quants, tables) in quants.iter().zip(tables) {
+            let [first_low, first_high, last_low, last_high] = tables.each_ref().map(load);
+            for half in 0..2 {
+                let bytes = load(&quants[half]);
+                let first = v128_and(bytes, mask);
+                let last = v128_and(u16x8_shr(bytes, 4), mask);
+                low[half] = u8x16_add(low[half], u8x16_swizzle(first_low, first));
+                high[half] = u8x16_add(high[half], u8x16_swizzle(first_high, first));
+                low[half] = u8x16_add(low[half], u8x16_swizzle(last_low, last));
+                high[half] = u8x16_add(high[half], u8x16_swizzle(last_high, last));
+            }
+        }
+        for half in 0..2 {
+            let (low, high) = (low[half], high[half]);
+            even[half] = i16x8_add(even[half], v128_and(low, low_bytes));
+            even[half] = i16x8_add(even[half], i16x8_shr(i16x8_shl(high, 8), 3));
+            odd[half] = i16x8_add(odd[half], u16x8_shr(low, 8));
+            odd[half] = i16x8_add(odd[half], i16x8_shr(v128_andnot(high, low_bytes), 3));
+        }
+    }
+    for (half, sums) in sums.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let (even, odd) = (even[half], odd[half]);
+        let first = i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(even, odd);
+        let last = i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(even, odd);
+        *sums = bytemuck::cast([first, last]);
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn steps<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "the processor has been asked whether it has AVX2")]
+        return unsafe { steps_avx2::<BYTES>(quants, tables, sums) };
+    }
+    steps_portable(quants, tables, sums);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn steps_avx2<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+    use core::arch::x86_64::*;
+    let load = |bytes: &[u8; 32]| bytemuck::pod_read_unaligned::<__m256i>(bytes);
+    let load_table = |bytes: &[u8; 16]| _mm256_broadcastsi128_si256(bytemuck::pod_read_unaligned(bytes));
+    let (mask, low_bytes) = (_mm256_set1_epi8(15), _mm256_set1_epi16(255));
+    // Rows with even and odd numbers.
+    let (mut even, mut odd) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+    let quants = quants.as_chunks::<32>().0.as_chunks::<BYTES>().0;
+    let tables = tables.as_chunks::<16>().0.as_chunks::<4>().0.as_chunks::<BYTES>().0;
+    for (quants, tables) in quants.iter().zip(tables) {
+        let (mut low, mut high) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+        for (quants, [first_low, first_high, last_low, last_high]) in quants.iter().zip(tables) {
+            let bytes = load(quants);
+            let first = _mm256_and_si256(bytes, mask);
+            let last = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask);
+            low = _mm256_add_epi8(low, _mm256_shuffle_epi8(load_table(first_low), first));
+            high = _mm256_add_epi8(high, _mm256_shuffle_epi8(load_table(first_high), first));
+            low = _mm256_add_epi8(low, _mm256_shuffle_epi8(load_table(last_low), last));
+            high = _mm256_add_epi8(high, _mm256_shuffle_epi8(load_table(last_high), last));
+        }
+        even = _mm256_add_epi16(even, _mm256_and_si256(low, low_bytes));
+        even = _mm256_add_epi16(even, _mm256_srai_epi16::<3>(_mm256_slli_epi16::<8>(high)));
+        odd = _mm256_add_epi16(odd, _mm256_srli_epi16::<8>(low));
+        odd = _mm256_add_epi16(odd, _mm256_srai_epi16::<3>(_mm256_andnot_si256(low_bytes, high)));
+    }
+    // Rows 0 to 7 and 16 to 23, then the others.
+    let (first, last) = (_mm256_unpacklo_epi16(even, odd), _mm256_unpackhi_epi16(even, odd));
+    let halves =
+        [_mm256_permute2x128_si256::<0x20>(first, last), _mm256_permute2x128_si256::<0x31>(first, last)];
+    *sums = bytemuck::cast(halves);
+}
+
+/// The definition.
+#[cfg(not(target_arch = "wasm32"))]
+fn steps_portable(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+    *sums = [0; ROWS];
+    for (quants, tables) in quants.as_chunks::<ROWS>().0.iter().zip(tables.as_chunks::<64>().0) {
+        let product = |table: &[u8], nibble: u8| {
+            let nibble = usize::from(nibble);
+            i16::from(table[16 + nibble] as i8) * 32 + i16::from(table[nibble])
+        };
+        for (sum, &byte) in sums.iter_mut().zip(quants) {
+            *sum += product(&tables[..32], byte & 15) + product(&tables[32..], byte >> 4);
+        }
+    }
+}
+
+/// What the look-ups use of the processor.
+pub(super) fn vector_unit() -> &'static str {
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    return "SIMD128";
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        return "AVX2";
+    }
+    #[cfg(not(target_arch = "wasm32"))]
+    return "no vector look-ups";
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::*;
+    use crate::case::Rng;
+
+    const FORMATS: [Format; 4] = [Format::Q1_0, Format::Q2_0G64, Format::Q2_0G128, Format::Q4_0];
+
+    /// Activations of the largest magnitude meet weights of the largest: nothing may overflow.
+    #[test]
+    fn extreme_products_are_exact() {
+        for format in FORMATS {
+            let nibbles = Nibbles::of(format).unwrap();
+            let n_bytes = nibbles.group_bytes();
+            for sign in [1.0, -1.0] {
+                let mut tables = Vec::new();
+                let scale = nibbles.tabulate(&vec![sign * 127.0; nibbles.group], 1, &mut tables);
+                assert_eq!(scale, 1.0);
+                for byte in 0..=255u8 {
+                    let mut sums = [1; ROWS];
+                    group_sums(&vec![byte; n_bytes * ROWS], &tables, nibbles.addends, &mut sums);
+                    let of_nibble = |nibble: u8| -> i32 {
+                        nibbles.values[..nibbles.weights]
+                            .iter()
+                            .map(|v| i32::from(v[usize::from(nibble)]))
+                            .sum()
+                    };
+                    let exact =
+                        (of_nibble(byte & 15) + of_nibble(byte >> 4)) * 127 * sign as i32 * n_bytes as i32;
+                    assert_eq!(sums.map(i32::from), [exact; ROWS], "{format:?} {byte:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_to_look_up_gives_the_same_sums() {
+        let mut rng = Rng::new(8);
+        for format in FORMATS {
+            let nibbles = Nibbles::of(format).unwrap();
+            for _ in 0..50 {
+                let group: Vec<f32> = (0..nibbles.group).map(|_| rng.uniform()).collect();
+                let mut tables = Vec::new();
+                nibbles.tabulate(&group, 1, &mut tables);
+                let quants: Vec<u8> =
+                    (0..nibbles.group_bytes() * ROWS).map(|_| rng.next_u32() as u8).collect();
+                let (mut ours, mut portable) = ([0; ROWS], [0; ROWS]);
+                group_sums(&quants, &tables, nibbles.addends, &mut ours);
+                steps_portable(&quants, &tables, &mut portable);
+                assert_eq!(ours, portable, "{format:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn digits_say_what_the_activations_are() {
+        let mut rng = Rng::new(9);
+        let group: Vec<f32> = (0..128).map(|_| rng.uniform() * 3.0).collect();
+        for (n_digits, unit) in [(1, 1.0), (3, 1.0 / 254.0 / 254.0)] {
+            let mut out = [0; 3 * MAX_GROUP];
+            let scale = digits(&group, n_digits, &mut out);
+            for (i, &x) in group.iter().enumerate() {
+                let sum: f64 =
+                    (0..n_digits).map(|d| f64::from(out[d * 128 + i]) / 254f64.powi(d as i32)).sum();
+                // Half a unit of the last digit, and one rounding of x over the scale.
+                let bound = f64::from(scale) * 0.5 * unit + f64::from(x.abs()) * 1.2e-7;
+                assert!((f64::from(scale) * sum - f64::from(x)).abs() <= bound, "{n_digits} {i}");
+            }
+            assert!(out[..n_digits * 128].iter().all(|d| d.abs() <= 127));
+        }
+        let mut out = [7; 3 * MAX_GROUP];
+        assert_eq!(digits(&[0.0; 128], 3, &mut out), 0.0);
+        assert!(out.iter().all(|&d| d == 0));
+        assert!(digits(&[1e-40; 128], 3, &mut out) < 1e-37);
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert!(digits(&[1.0, bad], 3, &mut out).is_nan());
+        }
+    }
+}

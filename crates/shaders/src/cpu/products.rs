@@ -1,0 +1,167 @@
+//! Products of a matrix with the vectors of some tokens.
+
+use super::nibbles::{Nibbles, TABLE_BYTES, group_sums, join_digits};
+use super::tiles::ROWS;
+use super::{Activations, lanes};
+use crate::weights::{Format, unpack_row};
+
+/// Bytes of tables that are kept at a time, small enough for a second-level cache.
+const MAX_TABLE_BYTES: usize = 256 << 10;
+
+/// Rows that are unpacked at a time.
+const UNPACKED_ROWS: usize = 4;
+
+/// A matrix [N, K] in the layout of the CPU's fast kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// How the weights are stored.
+    pub format: Format,
+    /// Rows (N, outputs).
+    pub rows: usize,
+    /// Weights per row (K, inputs).
+    pub cols: usize,
+    /// The `quants` words.
+    pub quants: &'a [u32],
+    /// The `scales` words.
+    pub scales: &'a [u32],
+}
+
+impl Matrix<'_> {
+    /// Computes `W x` for each row of `x` [T, K]. `sink` gets a token's number, that of a row of the
+    /// matrix, and the results of the rows from there on, at most 32.
+    ///
+    /// A token's results have the same bits whichever tokens come with it.
+    pub fn multiply(&self, x: &[f32], activations: Activations, mut sink: impl FnMut(usize, usize, &[f32])) {
+        match Nibbles::of(self.format) {
+            Some(nibbles) => self.look_up(nibbles, x, activations, &mut sink),
+            None => self.unpack(x, &mut sink),
+        }
+    }
+
+    fn look_up(
+        &self,
+        nibbles: Nibbles,
+        x: &[f32],
+        activations: Activations,
+        sink: &mut impl FnMut(usize, usize, &[f32]),
+    ) {
+        let n_digits = match activations {
+            Activations::F32 => 3,
+            Activations::Int8 => 1,
+        };
+        let token_bytes = self.cols / nibbles.weights * n_digits * TABLE_BYTES;
+        let n_groups = self.cols / nibbles.group;
+        let block = (MAX_TABLE_BYTES / token_bytes.max(1)).max(1);
+        let quants: &[u8] = bytemuck::cast_slice(self.quants);
+        let halves: &[u16] = bytemuck::cast_slice(self.scales);
+        let row_bytes = quants.len() / self.rows.max(1);
+        let row_halves = halves.len() / self.rows.max(1);
+        let mut tables = Vec::with_capacity(block.min(x.len() / self.cols.max(1)) * token_bytes);
+        let mut token_scales = Vec::new();
+        let mut scales = vec![[0.0f32; ROWS]; n_groups];
+        let mut padded = Vec::new();
+        for (i, x) in x.chunks(block * self.cols).enumerate() {
+            tables.clear();
+            token_scales.clear();
+            for group in x.chunks_exact(nibbles.group) {
+                token_scales.push(nibbles.tabulate(group, n_digits, &mut tables));
+            }
+            for first in (0..self.rows).step_by(ROWS) {
+                let height = ROWS.min(self.rows - first);
+                let mut tile = &quants[first * row_bytes..(first + height) * row_bytes];
+                if height < ROWS {
+                    pad(tile, height, &mut padded);
+                    tile = &padded;
+                }
+                let halves = &halves[first * row_halves..(first + height) * row_halves];
+                for (scales, halves) in scales.iter_mut().zip(halves.chunks_exact(height)) {
+                    for (scale, half) in scales.iter_mut().zip(halves) {
+                        *scale = f16_to_f32(*half);
+                    }
+                }
+                let by_token = tables.chunks_exact(token_bytes).zip(token_scales.chunks_exact(n_groups));
+                for (token, (tables, token_scales)) in (i * block..).zip(by_token) {
+                    let sums = tile_sums(nibbles, n_digits, tile, &scales, tables, token_scales);
+                    sink(token, first, &sums[..height]);
+                }
+            }
+        }
+    }
+
+    fn unpack(&self, x: &[f32], sink: &mut impl FnMut(usize, usize, &[f32])) {
+        let cols = self.cols;
+        let mut weights = vec![0.0; UNPACKED_ROWS * cols];
+        for first in (0..self.rows).step_by(UNPACKED_ROWS) {
+            let height = UNPACKED_ROWS.min(self.rows - first);
+            for (i, weights) in weights.chunks_exact_mut(cols).enumerate().take(height) {
+                unpack_row(self.format, cols as u32, self.quants, self.scales, first + i, weights);
+            }
+            for (token, x) in x.chunks_exact(cols).enumerate() {
+                let mut sums = [0.0; UNPACKED_ROWS];
+                for (sum, weights) in sums.iter_mut().zip(weights.chunks_exact(cols)) {
+                    *sum = lanes::dot(weights, x);
+                }
+                sink(token, first, &sums[..height]);
+            }
+        }
+    }
+}
+
+/// The products of 32 rows with one token.
+#[inline]
+fn tile_sums(
+    nibbles: Nibbles,
+    n_digits: usize,
+    tile: &[u8],
+    scales: &[[f32; ROWS]],
+    tables: &[u8],
+    token_scales: &[f32],
+) -> [f32; ROWS] {
+    let group_bytes = nibbles.group_bytes();
+    let digit_bytes = group_bytes * 2 * TABLE_BYTES;
+    let groups = tile.chunks_exact(group_bytes * ROWS).zip(tables.chunks_exact(digit_bytes * n_digits));
+    let mut out = [0.0; ROWS];
+    let mut sums = [[0i16; ROWS]; 3];
+    for ((quants, tables), (scales, token_scale)) in groups.zip(scales.iter().zip(token_scales)) {
+        for (tables, sums) in tables.chunks_exact(digit_bytes).zip(&mut sums) {
+            group_sums(quants, tables, nibbles.addends, sums);
+        }
+        let mut joined = [0.0; ROWS];
+        join_digits(sums.each_ref(), n_digits, &mut joined);
+        for ((out, joined), scale) in out.iter_mut().zip(joined).zip(scales) {
+            *out += joined * (scale * token_scale);
+        }
+    }
+    out
+}
+
+/// Widens the units of a tile of `height` rows to 32 rows.
+fn pad(tile: &[u8], height: usize, padded: &mut Vec<u8>) {
+    padded.clear();
+    for bytes in tile.chunks_exact(height) {
+        padded.extend_from_slice(bytes);
+        padded.resize(padded.len() + ROWS - height, 0);
+    }
+}
+
+/// The number that a finite half stands for, subnormal ones too, without branches.
+fn f16_to_f32(half: u16) -> f32 {
+    let bits = u32::from(half);
+    // The exponent's bias is 112 less.
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+    f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn halves() {
+        for bits in (0..=u16::MAX).filter(|bits| bits & 0x7c00 != 0x7c00) {
+            assert_eq!(f16_to_f32(bits).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
+        }
+    }
+}
