@@ -19,7 +19,6 @@
 //! What a newcomer gets wrong: the nibbles of the file's Q4 and Q6 blocks are interleaved, those
 //! here are in order. Blocks are those of ggml (`ggml/src/ggml-common.h`).
 
-use half::f16;
 use signbit_gguf::TensorType;
 use thiserror::Error;
 
@@ -423,51 +422,121 @@ fn nibbles(bytes: &[u8], shift: u32, words: &mut [u32]) {
 /// [`signbit_gguf::dequantize`]. `quants` and `scales` hold at least `row + 1` rows.
 pub fn unpack_row(format: Format, cols: u32, quants: &[u32], scales: &[u32], row: usize, out: &mut [f32]) {
     let (quants_per_row, scales_per_row) = words_per_row(format, cols);
-    let q = &quants[row * quants_per_row as usize..];
-    let s = &scales[row * scales_per_row as usize..];
-    let half = |i: usize| f16::from_bits((s[i / 2] >> (16 * (i % 2))) as u16).to_f32();
-    // The bits from bit `at` on, counted over the words of the row.
-    let bits = |at: usize| q[at / 32] >> (at % 32);
-    for (k, w) in out.iter_mut().enumerate() {
-        *w = match format {
-            Format::F32 => f32::from_bits(q[k]),
-            Format::F16 => f16::from_bits(bits(16 * k) as u16).to_f32(),
-            Format::BF16 => f32::from_bits(bits(16 * k) << 16),
-            Format::Q1_0 if bits(k) & 1 == 1 => half(k / 128),
-            Format::Q1_0 => -half(k / 128),
-            Format::Q2_0G64 => ((bits(2 * k) & 3) as f32 - 1.0) * half(k / 64),
-            Format::Q2_0G128 => ((bits(2 * k) & 3) as f32 - 1.0) * half(k / 128),
-            Format::Q4_0 => ((bits(4 * k) & 15) as f32 - 8.0) * half(k / 32),
-            Format::Q8_0 => f32::from(bits(8 * k) as u8 as i8) * half(k / 32),
-            Format::Q4K => {
-                let block = k / 256;
-                // Byte `i` of the twelve that hold the scales and minima.
-                let byte = |i: usize| (s[4 * block + 1 + i / 4] >> (8 * (i % 4))) & 255;
-                let part = k / 32 % 8;
-                let (scale, min) = if part < 4 {
-                    (byte(part) & 63, byte(part + 4) & 63)
-                } else {
-                    (
-                        (byte(part + 4) & 15) | (byte(part - 4) >> 6 << 4),
-                        (byte(part + 4) >> 4) | (byte(part) >> 6 << 4),
-                    )
-                };
-                let code = (bits(4 * k) & 15) as f32;
-                (half(8 * block) * scale as f32) * code - half(8 * block + 1) * min as f32
+    let (quants_per_row, scales_per_row) = (quants_per_row as usize, scales_per_row as usize);
+    let words = &quants[row * quants_per_row..(row + 1) * quants_per_row];
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    // Formats without scales have one word that is not read.
+    let scales = scales.get(row * scales_per_row..(row + 1) * scales_per_row).unwrap_or_default();
+    let halves: &[u16] = bytemuck::cast_slice(scales);
+    match format {
+        Format::F32 => out.copy_from_slice(bytemuck::cast_slice(words)),
+        Format::F16 => {
+            for (w, half) in out.iter_mut().zip(bytemuck::cast_slice::<_, u16>(words)) {
+                *w = f16_to_f32(*half);
             }
-            Format::Q6K => {
-                let (block, j) = (k / 256, k % 256);
-                let low = (q[48 * block + j / 8] >> (4 * (j % 8))) & 15;
-                let high = (q[48 * block + 32 + j / 16] >> (2 * (j % 16))) & 3;
-                let scale = (s[5 * block + j / 64] >> (8 * (j / 16 % 4))) as u8 as i8;
-                (half(10 * block + 8) * f32::from(scale)) * ((low | (high << 4)) as f32 - 32.0)
+        }
+        Format::BF16 => {
+            for (w, half) in out.iter_mut().zip(bytemuck::cast_slice::<_, u16>(words)) {
+                *w = f32::from_bits(u32::from(*half) << 16);
             }
-        };
+        }
+        Format::Q1_0 => {
+            for ((out, bytes), half) in out.chunks_exact_mut(128).zip(bytes.chunks_exact(16)).zip(halves) {
+                let scale = f16_to_f32(*half);
+                for (out, byte) in out.chunks_exact_mut(8).zip(bytes) {
+                    for (i, w) in out.iter_mut().enumerate() {
+                        *w = if (byte >> i) & 1 == 1 { scale } else { -scale };
+                    }
+                }
+            }
+        }
+        Format::Q2_0G64 | Format::Q2_0G128 => {
+            let group = format.block_weights() as usize;
+            let groups = out.chunks_exact_mut(group).zip(bytes.chunks_exact(group / 4));
+            for ((out, bytes), half) in groups.zip(halves) {
+                let scale = f16_to_f32(*half);
+                for (out, byte) in out.chunks_exact_mut(4).zip(bytes) {
+                    for (i, w) in out.iter_mut().enumerate() {
+                        *w = (f32::from((byte >> (2 * i)) & 3) - 1.0) * scale;
+                    }
+                }
+            }
+        }
+        Format::Q4_0 => {
+            for ((out, bytes), half) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(16)).zip(halves) {
+                let scale = f16_to_f32(*half);
+                for_each_nibble(out, bytes, |code| (code - 8.0) * scale);
+            }
+        }
+        Format::Q8_0 => {
+            for ((out, bytes), half) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(32)).zip(halves) {
+                let scale = f16_to_f32(*half);
+                for (w, byte) in out.iter_mut().zip(bytes) {
+                    *w = f32::from(*byte as i8) * scale;
+                }
+            }
+        }
+        Format::Q4K => {
+            let blocks = out.chunks_exact_mut(256).zip(bytes.chunks_exact(128));
+            for ((out, bytes), scales) in blocks.zip(scales.chunks_exact(4)) {
+                let (d, d_min) = (f16_to_f32(scales[0] as u16), f16_to_f32((scales[0] >> 16) as u16));
+                for (part, (out, bytes)) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(16)).enumerate() {
+                    let (scale, min) = q4_k_scale(&scales[1..], part);
+                    let (scale, min) = (d * scale, d_min * min);
+                    for_each_nibble(out, bytes, |code| scale * code - min);
+                }
+            }
+        }
+        Format::Q6K => {
+            let blocks = out.chunks_exact_mut(256).zip(bytes.chunks_exact(192));
+            for ((out, bytes), scales) in blocks.zip(halves.chunks_exact(10)) {
+                let (low, high) = bytes.split_at(128);
+                let d = f16_to_f32(scales[8]);
+                let scales: &[i8] = bytemuck::cast_slice(&scales[..8]);
+                let parts = out.chunks_exact_mut(16).zip(low.chunks_exact(8)).zip(high.chunks_exact(4));
+                for (((out, low), high), scale) in parts.zip(scales) {
+                    let scale = d * f32::from(*scale);
+                    for ((out, low), high) in out.chunks_exact_mut(4).zip(low.chunks_exact(2)).zip(high) {
+                        let codes = [low[0] & 15, low[0] >> 4, low[1] & 15, low[1] >> 4];
+                        for (i, (w, code)) in out.iter_mut().zip(codes).enumerate() {
+                            *w = scale * (f32::from(code | (((high >> (2 * i)) & 3) << 4)) - 32.0);
+                        }
+                    }
+                }
+            }
+        }
     }
+}
+
+/// Scale and minimum of 32 weights from the twelve bytes of a Q4_K block.
+fn q4_k_scale(words: &[u32], part: usize) -> (f32, f32) {
+    let byte = |i: usize| (words[i / 4] >> (8 * (i % 4))) & 255;
+    let (scale, min) = if part < 4 {
+        (byte(part) & 63, byte(part + 4) & 63)
+    } else {
+        ((byte(part + 4) & 15) | (byte(part - 4) >> 6 << 4), (byte(part + 4) >> 4) | (byte(part) >> 6 << 4))
+    };
+    (scale as f32, min as f32)
+}
+
+fn for_each_nibble(out: &mut [f32], bytes: &[u8], value: impl Fn(f32) -> f32) {
+    for (out, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        *out = [value(f32::from(byte & 15)), value(f32::from(byte >> 4))];
+    }
+}
+
+/// The number that a finite half stands for, subnormal ones too, without branches.
+pub(crate) fn f16_to_f32(half: u16) -> f32 {
+    let bits = u32::from(half);
+    // The exponent's bias is 112 less.
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+    f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
 }
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::sample::{Scales, random_rows};
     use super::*;
     use crate::case::Rng;
@@ -529,6 +598,13 @@ mod tests {
             (Format::Q6K, 512, (96, 10)),
         ] {
             assert_eq!(words_per_row(format, cols), words, "{format:?} {cols}");
+        }
+    }
+
+    #[test]
+    fn halves() {
+        for bits in (0..=u16::MAX).filter(|bits| bits & 0x7c00 != 0x7c00) {
+            assert_eq!(f16_to_f32(bits).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
         }
     }
 

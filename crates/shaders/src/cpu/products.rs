@@ -3,7 +3,7 @@
 use super::nibbles::{Nibbles, TABLE_BYTES, group_sums, join_digits};
 use super::tiles::ROWS;
 use super::{Activations, lanes};
-use crate::weights::{Format, unpack_row};
+use crate::weights::{Format, f16_to_f32, unpack_row};
 
 /// Bytes of tables that are kept at a time, small enough for a second-level cache.
 const MAX_TABLE_BYTES: usize = 256 << 10;
@@ -56,15 +56,15 @@ impl Matrix<'_> {
         let halves: &[u16] = bytemuck::cast_slice(self.scales);
         let row_bytes = quants.len() / self.rows.max(1);
         let row_halves = halves.len() / self.rows.max(1);
-        let mut tables = Vec::with_capacity(block.min(x.len() / self.cols.max(1)) * token_bytes);
-        let mut token_scales = Vec::new();
+        let block = block.min(x.len() / self.cols.max(1));
+        let mut tables = vec![0; block * token_bytes];
+        let mut token_scales = vec![0.0; block * n_groups];
         let mut scales = vec![[0.0f32; ROWS]; n_groups];
         let mut padded = Vec::new();
         for (i, x) in x.chunks(block * self.cols).enumerate() {
-            tables.clear();
-            token_scales.clear();
-            for group in x.chunks_exact(nibbles.group) {
-                token_scales.push(nibbles.tabulate(group, n_digits, &mut tables));
+            let groups = x.chunks_exact(nibbles.group).zip(tables.chunks_exact_mut(token_bytes / n_groups));
+            for ((group, tables), scale) in groups.zip(&mut token_scales) {
+                *scale = nibbles.tabulate(group, n_digits, tables);
             }
             for first in (0..self.rows).step_by(ROWS) {
                 let height = ROWS.min(self.rows - first);
@@ -80,7 +80,8 @@ impl Matrix<'_> {
                     }
                 }
                 let by_token = tables.chunks_exact(token_bytes).zip(token_scales.chunks_exact(n_groups));
-                for (token, (tables, token_scales)) in (i * block..).zip(by_token) {
+                let n_tokens = x.len() / self.cols;
+                for (token, (tables, token_scales)) in (i * block..).zip(by_token.take(n_tokens)) {
                     let sums = tile_sums(nibbles, n_digits, tile, &scales, tables, token_scales);
                     sink(token, first, &sums[..height]);
                 }
@@ -141,27 +142,5 @@ fn pad(tile: &[u8], height: usize, padded: &mut Vec<u8>) {
     for bytes in tile.chunks_exact(height) {
         padded.extend_from_slice(bytes);
         padded.resize(padded.len() + ROWS - height, 0);
-    }
-}
-
-/// The number that a finite half stands for, subnormal ones too, without branches.
-fn f16_to_f32(half: u16) -> f32 {
-    let bits = u32::from(half);
-    // The exponent's bias is 112 less.
-    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
-    f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
-}
-
-#[cfg(test)]
-mod tests {
-    use half::f16;
-
-    use super::*;
-
-    #[test]
-    fn halves() {
-        for bits in (0..=u16::MAX).filter(|bits| bits & 0x7c00 != 0x7c00) {
-            assert_eq!(f16_to_f32(bits).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
-        }
     }
 }
