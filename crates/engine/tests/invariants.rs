@@ -27,13 +27,6 @@ fn assert_cut_agrees(name: &str, cut: &str, one: &[f32], other: &[f32]) {
     assert!(one.len() == other.len() && difference <= allowed, "{name}, {cut}: differ by {difference}");
 }
 
-fn random_ids(engine: &Engine, seed: u32, n: usize) -> Vec<u32> {
-    println!("seed {seed}");
-    let n_tokens = engine.loaded().unwrap().model.n_valid();
-    let mut rng = Rng::new(seed);
-    (0..n).map(|_| rng.next_u32() % n_tokens).collect()
-}
-
 /// Logits after the last token, read in the given pieces from an empty session.
 fn last_logits(engine: &mut Engine, pieces: &[&[u32]]) -> Vec<f32> {
     engine.reset().unwrap();

@@ -6,10 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pollster::block_on;
 use serde::Deserialize;
-use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
+use signbit_engine::device::{Activations, CpuDevice, CpuKernels, CpuOptions, Device, GpuDevice, GpuOptions};
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::model::ModelOptions;
 use signbit_engine::tuning::{Choose, Variant};
+use signbit_shaders::case::Rng;
 
 /// The repository's root.
 pub fn root() -> PathBuf {
@@ -54,9 +55,15 @@ pub fn gpu() -> Device {
     gpu_with(GpuOptions::default())
 }
 
-/// The reference kernels.
+/// The processor, as exact as a GPU.
 pub fn cpu() -> Device {
-    Device::Cpu(Box::new(CpuDevice::new(CpuOptions::default())))
+    cpu_with(Activations::F32)
+}
+
+/// The processor with activations of some precision.
+pub fn cpu_with(activations: Activations) -> Device {
+    let kernels = CpuKernels::Fast(activations);
+    Device::Cpu(Box::new(CpuDevice::new(CpuOptions { kernels, ..CpuOptions::default() })))
 }
 
 /// The bytes of a fixture's model.
@@ -214,4 +221,72 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     // A NaN must not compare as small.
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, |m, d| if d <= m { m } else { d })
+}
+
+/// Ids that stand for tokens.
+pub fn random_ids(engine: &Engine, seed: u32, n: usize) -> Vec<u32> {
+    println!("seed {seed}");
+    let n_tokens = engine.loaded().unwrap().model.n_valid();
+    let mut rng = Rng::new(seed);
+    (0..n).map(|_| rng.next_u32() % n_tokens).collect()
+}
+
+/// Tokens of prose: the repository's own.
+pub fn text_ids(engine: &Engine, n: usize) -> Vec<u32> {
+    let text = ["ARCHITECTURE.md", "README.md", "docs/worker-protocol.md", "docs/cli.md"]
+        .map(|file| std::fs::read_to_string(root().join(file)).unwrap())
+        .concat();
+    let ids = engine.loaded().unwrap().tokenizer.encode(&text, false);
+    assert!(ids.len() >= n, "{} tokens", ids.len());
+    ids[..n].to_vec()
+}
+
+/// How far one way to compute logits is from another, over many positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Quality {
+    /// Mean Kullback-Leibler divergence from the exact distribution.
+    pub mean: f64,
+    /// Its 99th percentile.
+    pub p99: f64,
+    /// The part of positions with the same best token.
+    pub same: f64,
+}
+
+impl Quality {
+    /// Of rows of `vocab` logits.
+    pub fn of(exact: &[f32], other: &[f32], vocab: usize) -> Self {
+        assert_eq!(exact.len(), other.len());
+        let rows = exact.chunks(vocab).zip(other.chunks(vocab));
+        let same = rows.clone().filter(|(a, b)| argmax(a) == argmax(b)).count();
+        let mut divergences: Vec<f64> = rows.map(|(a, b)| divergence(a, b)).collect();
+        divergences.sort_by(f64::total_cmp);
+        let n = divergences.len();
+        Self {
+            mean: divergences.iter().sum::<f64>() / n as f64,
+            p99: divergences[(n * 99 / 100).min(n - 1)],
+            same: same as f64 / n as f64,
+        }
+    }
+
+    /// The limits for anything that loses precision on purpose.
+    pub fn passes(&self) -> bool {
+        self.mean < 0.005 && self.p99 < 0.05 && self.same >= 0.965
+    }
+}
+
+impl std::fmt::Display for Quality {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { mean, p99, same } = self;
+        write!(f, "mean KL {mean:.6}, p99 {p99:.6}, same best token {:.2} %", same * 100.0)
+    }
+}
+
+fn divergence(exact: &[f32], other: &[f32]) -> f64 {
+    let log_softmax = |row: &[f32]| -> Vec<f64> {
+        let top = row.iter().copied().fold(f32::MIN, f32::max);
+        let sum: f64 = row.iter().map(|&v| f64::from(v - top).exp()).sum();
+        row.iter().map(|&v| f64::from(v - top) - sum.ln()).collect()
+    };
+    let (p, q) = (log_softmax(exact), log_softmax(other));
+    p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
 }

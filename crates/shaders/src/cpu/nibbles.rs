@@ -3,7 +3,7 @@
 //! A nibble holds one, two or four weights, so that with the activations it meets it has 16 possible
 //! products. For every nibble of a row the 16 are computed once and looked up for all rows, 16 at a time
 //! by a byte shuffle (as in T-MAC, Wei et al. 2024, arXiv:2407.00088). Activations are integers here:
-//! [`digits`] writes the activations that share a scale as one or three 8-bit digits each.
+//! [`digits`] writes the activations that share a scale as one to three 8-bit digits each.
 //!
 //! A product is `32 h + l` with `0 <= l < 32` and fits in ten bits. Bytes of `l` and of `h` are added up
 //! apart for a few nibbles, as many as cannot overflow, then widened to 16 bits.
@@ -147,9 +147,9 @@ pub(super) fn join_digits(sums: [&[i16; ROWS]; 3], n_digits: usize, out: &mut [f
     for (out, &sum) in out.iter_mut().zip(sums[0]) {
         *out = f32::from(sum);
     }
-    if n_digits == 3 {
-        for ((out, &second), &third) in out.iter_mut().zip(sums[1]).zip(sums[2]) {
-            *out += f32::from(second) * (1.0 / BASE) + f32::from(third) * (1.0 / (BASE * BASE));
+    for (sums, unit) in sums.iter().zip([1.0, 1.0 / BASE, 1.0 / (BASE * BASE)]).take(n_digits).skip(1) {
+        for (out, &sum) in out.iter_mut().zip(*sums) {
+            *out += f32::from(sum) * unit;
         }
     }
 }
@@ -335,7 +335,7 @@ mod tests {
     fn digits_say_what_the_activations_are() {
         let mut rng = Rng::new(9);
         let group: Vec<f32> = (0..128).map(|_| rng.uniform() * 3.0).collect();
-        for (n_digits, unit) in [(1, 1.0), (3, 1.0 / 254.0 / 254.0)] {
+        for (n_digits, unit) in [(1, 1.0), (2, 1.0 / 254.0), (3, 1.0 / 254.0 / 254.0)] {
             let mut out = [0; 3 * MAX_GROUP];
             let scale = digits(&group, n_digits, &mut out);
             for (i, &x) in group.iter().enumerate() {

@@ -32,6 +32,9 @@ impl Matrix<'_> {
     ///
     /// A token's results have the same bits whichever tokens come with it.
     pub fn multiply(&self, x: &[f32], activations: Activations, mut sink: impl FnMut(usize, usize, &[f32])) {
+        if x.is_empty() {
+            return;
+        }
         match Nibbles::of(self.format) {
             Some(nibbles) => self.look_up(nibbles, x, activations, &mut sink),
             None => self.unpack(x, &mut sink),
@@ -45,10 +48,7 @@ impl Matrix<'_> {
         activations: Activations,
         sink: &mut impl FnMut(usize, usize, &[f32]),
     ) {
-        let n_digits = match activations {
-            Activations::F32 => 3,
-            Activations::Int8 => 1,
-        };
+        let n_digits = activations.n_digits();
         let token_bytes = self.cols / nibbles.weights * n_digits * TABLE_BYTES;
         let n_groups = self.cols / nibbles.group;
         let block = (MAX_TABLE_BYTES / token_bytes.max(1)).max(1);
@@ -142,5 +142,62 @@ fn pad(tile: &[u8], height: usize, padded: &mut Vec<u8>) {
     for bytes in tile.chunks_exact(height) {
         padded.extend_from_slice(bytes);
         padded.resize(padded.len() + ROWS - height, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Rng;
+    use crate::cpu::tiles;
+    use crate::weights::sample::{Scales, random_rows};
+    use crate::weights::{pack_rows, words_per_row};
+
+    /// An activation is off by half a unit of its last digit, whatever the others are, and no more.
+    #[test]
+    fn rounded_activations_cost_what_they_must() {
+        const ROWS: usize = 45;
+        for format in [Format::Q1_0, Format::Q2_0G64, Format::Q2_0G128, Format::Q4_0] {
+            let group = Nibbles::of(format).unwrap().group;
+            let cols = 3 * format.block_weights();
+            let mut rng = Rng::new(41);
+            let bytes = random_rows(format, ROWS as u32, cols, Scales::Usual, &mut rng);
+            let row_words @ [q, s] = <[u32; 2]>::from(words_per_row(format, cols)).map(|n| n as usize);
+            let (mut quants, mut scales) = (vec![0; ROWS * q], vec![0; ROWS * s]);
+            pack_rows(format, cols, &bytes, &mut quants, &mut scales).unwrap();
+            let (mut tiled_quants, mut tiled_scales) = (quants.clone(), scales.clone());
+            let tiled = [tiled_quants.as_mut_slice(), tiled_scales.as_mut_slice()];
+            tiles::write_rows([ROWS, 0], row_words, [&quants, &scales], tiled);
+            let matrix = Matrix {
+                format,
+                rows: ROWS,
+                cols: cols as usize,
+                quants: &tiled_quants,
+                scales: &tiled_scales,
+            };
+            let x: Vec<f32> = (0..2 * cols).map(|_| rng.uniform() * 3.0).collect();
+            for (activations, unit) in [(Activations::Int8, 1.0), (Activations::Int16, 1.0 / 254.0)] {
+                let mut worst = 0.0f64;
+                matrix.multiply(&x, activations, |token, first, sums| {
+                    for (row, sum) in (first..).zip(sums) {
+                        let mut weights = vec![0.0; cols as usize];
+                        unpack_row(format, cols, &quants, &scales, row, &mut weights);
+                        let groups = weights.chunks(group).zip(x[token * cols as usize..].chunks(group));
+                        let (mut exact, mut bound) = (0.0, 0.0);
+                        for (weights, x) in groups {
+                            let largest = x.iter().fold(0.0, |m: f32, x| m.max(x.abs()));
+                            for (w, x) in weights.iter().zip(x) {
+                                exact += f64::from(*w) * f64::from(*x);
+                                bound += f64::from(w.abs() * largest) / 254.0 * unit;
+                            }
+                        }
+                        // And what f32 rounds, as in the kernels' cases.
+                        let error = (f64::from(*sum) - exact).abs() / (bound + 3e-5);
+                        worst = worst.max(error);
+                    }
+                });
+                assert!(worst <= 1.0 && worst > 0.01, "{format:?}, {activations:?}: {worst}");
+            }
+        }
     }
 }
