@@ -19,6 +19,8 @@ const ANSWERS = ['golden', 'tiny_geo_answers'];
 const CONTINUATION = ['invariants', 'continuing_a_session_equals_a_cold_run'];
 const CHUNKS = ['invariants', 'chunk_sizes_agree'];
 const KERNELS = ['kernels', 'every_kernel_matches_its_reference'];
+const PROCESSOR = ['golden', 'every_fixture_on_the_cpu'];
+const FAST_KERNELS = ['cpu', 'every_fast_kernel_matches_its_reference'];
 
 /** The same mistake in a kernel and in its reference: only an independent answer can tell. */
 const both = (kernel, wgsl, reference) => [
@@ -67,13 +69,12 @@ const MUTATIONS = [
   ]), LAYERS],
   ['scale of the neighbouring group', [
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
-    ['crates/shaders/src/weights.rs', 'Format::Q1_0 if bits(k) & 1 == 1 => half(k / 128),', 'Format::Q1_0 if bits(k) & 1 == 1 => half((k / 128) ^ 1),'],
-    ['crates/shaders/src/weights.rs', 'Format::Q1_0 => -half(k / 128),', 'Format::Q1_0 => -half((k / 128) ^ 1),'],
+    ['crates/shaders/src/weights.rs', 'chunks_exact_mut(128).zip(bytes.chunks_exact(16)).zip(halves)', 'chunks_exact_mut(128).zip(bytes.chunks_exact(16)).zip(halves.chunks(2).flat_map(|pair| pair.iter().rev()))'],
   ], LAYERS],
   ['bit order reversed', [
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
-    ['crates/shaders/src/weights.rs', 'Format::Q1_0 if bits(k) & 1 == 1', 'Format::Q1_0 if bits(k / 8 * 8 + 7 - k % 8) & 1 == 1'],
+    ['crates/shaders/src/weights.rs', 'if (byte >> i) & 1 == 1', 'if (byte >> (7 - i)) & 1 == 1'],
   ], LAYERS],
   ['last K-block dropped in prefill', both('matmul', [
     ['k < params.cols; k += STEP', 'k + 128u < params.cols; k += STEP'],
@@ -96,6 +97,15 @@ const MUTATIONS = [
   ], [
     ['let n_keys = (position + token + 1)', 'let n_keys = (position + token + 2)'],
   ]), CHUNKS],
+  ['weights of a nibble in reverse on the processor', [
+    ['crates/shaders/src/cpu/nibbles.rs', '(nibble >> (bits * place))', '(nibble >> (4 - bits - bits * place))'],
+  ], PROCESSOR],
+  ['sums of second digits lost on the processor', [
+    ['crates/shaders/src/cpu/nibbles.rs', '*out += f32::from(sum) * unit;', '*out += f32::from(sum) * unit * 0.0;'],
+  ], PROCESSOR],
+  ['the last tile laid out as a full one', [
+    ['crates/shaders/src/cpu/tiles.rs', '(start * units_per_row + row % ROWS, ROWS.min(n_rows - start))', '(start * units_per_row + row % ROWS, ROWS)'],
+  ], FAST_KERNELS],
 ];
 
 /** Makes the edits and returns what undoes them. */
