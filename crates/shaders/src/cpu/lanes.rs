@@ -49,6 +49,25 @@ pub fn max(a: &[f32]) -> f32 {
     best.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m })
 }
 
+/// The smallest number; infinity of none, and NaNs are passed over.
+#[inline]
+pub fn min(a: &[f32]) -> f32 {
+    let (lanes, rest) = a.as_chunks::<LANES>();
+    let mut best = [f32::INFINITY; LANES];
+    for a in lanes {
+        for i in 0..LANES {
+            best[i] = if a[i] < best[i] { a[i] } else { best[i] };
+        }
+    }
+    best.iter().chain(rest).fold(f32::INFINITY, |m, &v| if v < m { v } else { m })
+}
+
+/// Whether no number is infinite or a NaN.
+#[inline]
+pub fn all_finite(a: &[f32]) -> bool {
+    a.iter().fold(true, |all, v| all & v.is_finite())
+}
+
 fn sum_of_lanes(mut sums: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
@@ -65,6 +84,26 @@ fn sum_of_lanes(mut sums: [f32; LANES]) -> f32 {
 pub fn add_scaled(y: &mut [f32], factor: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
         *y += factor * x;
+    }
+}
+
+/// `y[c] += sum_i x[i] m[i, c]` for a matrix with rows of the length of `y`: four rows at a time, so that `y` is
+/// loaded and stored a fourth as often.
+#[inline]
+pub fn add_rows(y: &mut [f32], x: &[f32], m: &[f32]) {
+    let cols = y.len().max(1);
+    let (x_fours, x_rest) = x.as_chunks::<4>();
+    let mut fours = m.chunks_exact(4 * cols);
+    for (x, rows) in x_fours.iter().zip(&mut fours) {
+        let (a, rows) = rows.split_at(cols);
+        let (b, rows) = rows.split_at(cols);
+        let (c, d) = rows.split_at(cols);
+        for ((((y, a), b), c), d) in y.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *y += (x[0] * a + x[1] * b) + (x[2] * c + x[3] * d);
+        }
+    }
+    for (x, row) in x_rest.iter().zip(m[(x.len() - x_rest.len()) * cols..].chunks_exact(cols)) {
+        add_scaled(y, *x, row);
     }
 }
 
@@ -100,7 +139,7 @@ pub fn exp(x: f32) -> f32 {
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = p * r + coefficient;
     }
-    let power = f32::from_bits(((shifted.to_bits() << 23) as i32 + (127 << 23)) as u32);
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
     if x < -87.3 { 0.0 } else { p * power }
 }
 
@@ -149,7 +188,36 @@ mod tests {
             let exact: f64 = a.iter().map(|&a| f64::from(a)).sum();
             assert!((f64::from(sum(&a)) - exact).abs() <= 1e-5, "{n}");
             assert_eq!(max(&a), a.iter().copied().fold(f32::NEG_INFINITY, f32::max), "{n}");
+            assert_eq!(min(&a), a.iter().copied().fold(f32::INFINITY, f32::min), "{n}");
         }
         assert_eq!(max(&[1.0, f32::NAN, 2.0]), 2.0);
+        assert_eq!(min(&[2.0, f32::NAN, 1.0]), 1.0);
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_seen_anywhere() {
+        assert!(all_finite(&[]) && all_finite(&[f32::MAX; 37]));
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 16, 36] {
+                let mut a = [1.0; 37];
+                a[at] = bad;
+                assert!(!all_finite(&a), "{bad} at {at}");
+            }
+        }
+    }
+
+    /// Every number of rows around the four that go together; integers, so that sums are exact.
+    #[test]
+    fn products_with_any_number_of_rows() {
+        let m: Vec<f32> = (0..63).map(|i| (i * i % 17) as f32).collect();
+        let x: Vec<f32> = (0..9).map(|i| (i - 4) as f32).collect();
+        for n in 0..=9 {
+            let mut y = [1.0; 7];
+            add_rows(&mut y, &x[..n], &m);
+            for (c, y) in y.iter().enumerate() {
+                let exact = 1.0 + (0..n).map(|i| x[i] * m[i * 7 + c]).sum::<f32>();
+                assert_eq!(*y, exact, "{n} rows, column {c}");
+            }
+        }
     }
 }

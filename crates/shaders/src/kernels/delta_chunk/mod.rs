@@ -31,6 +31,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+pub(in crate::kernels) mod fast;
 pub(in crate::kernels) mod reference;
 
 /// Tokens of a chunk, as in the WGSL of this kernel and of the rule.
@@ -104,7 +105,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_chunk,
-    fast: None,
+    fast: Some(|args, _| fast::delta_chunk(args)),
     cases: cases::cases,
 };
 

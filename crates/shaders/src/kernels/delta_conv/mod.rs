@@ -26,6 +26,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+pub(in crate::kernels) mod fast;
 mod reference;
 
 /// Tokens of a workgroup, as in the WGSL.
@@ -59,7 +60,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_conv,
-    fast: None,
+    fast: Some(|args, _| fast::delta_conv(args)),
     cases: cases::cases,
 };
 

@@ -35,6 +35,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Columns of a head's state that a workgroup moves on, as in the WGSL.
@@ -120,7 +121,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_net,
-    fast: None,
+    fast: Some(|args, _| fast::delta_net(args)),
     cases: cases::cases,
 };
 

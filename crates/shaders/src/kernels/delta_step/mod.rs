@@ -26,6 +26,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Rows of the ring of inputs.
@@ -72,7 +73,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::delta_step,
-    fast: None,
+    fast: Some(|args, _| fast::delta_step(args)),
     cases: cases::cases,
 };
 

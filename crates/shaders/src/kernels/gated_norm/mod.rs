@@ -12,6 +12,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+pub(in crate::kernels) mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -42,7 +43,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::gated_norm,
-    fast: None,
+    fast: Some(|args, _| fast::gated_norm(args)),
     cases: cases::cases,
 };
 

@@ -6,6 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::kernel::{Binding, Dispatch, Kernel, ShapeError, StateAccess, Tensor, Workgroups, expect_shape};
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -31,7 +32,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::silu_mul,
-    fast: None,
+    fast: Some(|args, _| fast::silu_mul(args)),
     cases: cases::cases,
 };
 
