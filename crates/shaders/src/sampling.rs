@@ -144,16 +144,37 @@ impl Settings {
     /// `count` is a word of [`History`], `repeats` the length of the repetition that the token would continue.
     pub fn score(&self, logit: f32, bias: f32, count: u32, repeats: u32) -> f32 {
         let mut value = logit + bias;
-        if self.has_penalties != 0 && count != 0 {
-            value *= if value > 0.0 { self.inverse_repetition } else { self.repetition };
-            let in_reply = count & !IN_PROMPT;
-            if in_reply > 0 {
-                value -= self.presence + self.frequency * in_reply as f32;
-            }
+        if self.has_penalties != 0 {
+            value = self.penalised(value, count);
         }
         if self.has_dry != 0 {
-            value -= self.dry_penalties[repeats.min(MAX_MATCH) as usize];
+            value -= self.dry_penalty(repeats);
         }
+        self.tempered(value)
+    }
+
+    /// A biased logit after the penalties for occurrences.
+    #[inline]
+    pub(crate) fn penalised(&self, value: f32, count: u32) -> f32 {
+        let scaled = value * if value > 0.0 { self.inverse_repetition } else { self.repetition };
+        let in_reply = count & !IN_PROMPT;
+        let reduced = scaled - (self.presence + self.frequency * in_reply as f32);
+        match (count, in_reply) {
+            (0, _) => value,
+            (_, 0) => scaled,
+            _ => reduced,
+        }
+    }
+
+    /// What DRY subtracts.
+    #[inline]
+    pub(crate) fn dry_penalty(&self, repeats: u32) -> f32 {
+        self.dry_penalties[repeats.min(MAX_MATCH) as usize]
+    }
+
+    /// The score for a penalised logit.
+    #[inline]
+    pub(crate) fn tempered(&self, value: f32) -> f32 {
         (value * self.inverse_temperature).clamp(-1e37, 1e37)
     }
 
@@ -347,6 +368,7 @@ pub fn gumbel(bits: u32) -> f32 {
 ///
 /// In integers, for every device gives the same: 2^-x for the fraction x by a polynomial through the
 /// Chebyshev nodes of [0, 1] (within 2e-9), then a shift.
+#[inline]
 pub fn mass(distance: f32) -> u32 {
     const COEFFICIENTS: [u32; 7] =
         [2_147_483_648, 1_488_521_945, 515_877_823, 119_165_869, 20_572_593, 2_739_202, 234_782];
@@ -355,7 +377,7 @@ pub fn mass(distance: f32) -> u32 {
     let fraction = u64::from(steps % (1 << 20)) << 12;
     let mut value = COEFFICIENTS[6];
     for coefficient in COEFFICIENTS[..6].iter().rev() {
-        value = coefficient - ((u64::from(value) * fraction) >> 32) as u32;
+        value = coefficient.wrapping_sub(((u64::from(value) * fraction) >> 32) as u32);
     }
     value >> (5 + (steps >> 20)).min(31)
 }
@@ -408,8 +430,14 @@ impl Summary {
     }
 
     /// The bin of a distance.
+    #[inline]
     pub fn bin(&self, distance: f32) -> u32 {
-        ((distance * self.scale) as u32).min(BINS - 1)
+        // Rounding down in arithmetic that vector units have: an f32 from 2^23 on has no fraction.
+        const WHOLE: f32 = 8_388_608.0;
+        let exact = (distance * self.scale).min((BINS - 1) as f32);
+        let nearest = (exact + WHOLE) - WHOLE;
+        let floor = if nearest > exact { nearest - 1.0 } else { nearest };
+        (floor + WHOLE).to_bits() & (BINS - 1)
     }
 }
 
@@ -501,4 +529,24 @@ pub(crate) fn reaching(bins: &[Weight], target: f32) -> u32 {
         }
     }
     BINS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Rng;
+
+    #[test]
+    fn bins_round_down() {
+        let mut rng = Rng::new(3);
+        let summary = Summary { top: 0.0, reach: 0.0, scale: 8.0, log_sum: 0.0, is_usable: true };
+        let near = |bin: u32| {
+            let edge = bin as f32 / 8.0;
+            [edge.next_down().max(0.0), edge, edge.next_up()]
+        };
+        let random = (0..10_000).map(|_| (rng.uniform() + 1.0) * 20.0);
+        for distance in (0..300).flat_map(near).chain(random).chain([1e9, 1e37]) {
+            assert_eq!(summary.bin(distance), ((distance * 8.0) as u32).min(BINS - 1), "{distance}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Words per row of `partials`.
@@ -40,7 +41,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::argmax_partial,
-    fast: None,
+    fast: Some(|args, _| fast::argmax_partial(args)),
     cases: cases::cases,
 };
 

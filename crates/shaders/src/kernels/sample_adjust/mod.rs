@@ -11,6 +11,7 @@ use crate::kernel::{Binding, Dispatch, Kernel, ShapeError, StateAccess, Workgrou
 use crate::sampling::{BINS, Buffers};
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -46,7 +47,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [256, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sample_adjust,
-    fast: None,
+    fast: Some(|args, _| fast::sample_adjust(args)),
     cases: cases::cases,
 };
 

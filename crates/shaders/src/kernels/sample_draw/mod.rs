@@ -11,6 +11,7 @@ use crate::kernel::{Binding, Dispatch, Kernel, ShapeError, StateAccess, Workgrou
 use crate::sampling::{BINS, Buffers, Shares};
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -48,7 +49,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [256, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::sample_draw,
-    fast: None,
+    fast: Some(|args, _| fast::sample_draw(args)),
     cases: cases::cases,
 };
 

@@ -18,8 +18,11 @@ pub(super) fn sample_final(args: &mut Args<'_>) {
     let (logits, scores) = args.read(1).split_at(p.vocab as usize);
     let tally = args.read_u32(3);
     let distance = |id: u32| summary.top - scores[id as usize];
-    let mut undecided: Vec<u32> =
-        (0..p.shares * p.share).filter(|&id| has_id(tally, p.undecided, id)).collect();
+    let mut undecided: Vec<u32> = (0..p.shares * p.share / 32)
+        .filter(|word| tally[(p.undecided + word) as usize] != 0)
+        .flat_map(|word| word * 32..(word + 1) * 32)
+        .filter(|&id| has_id(tally, p.undecided, id))
+        .collect();
     if settings.has_cut() {
         undecided = kept(undecided, &settings, &summary, scores, &tally[..BINS as usize * 3]);
     }

@@ -9,6 +9,7 @@ use crate::kernel::{Binding, Dispatch, Kernel, ShapeError, StateAccess, Workgrou
 use crate::sampling::Buffers;
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -34,7 +35,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::top_share,
-    fast: None,
+    fast: Some(|args, _| fast::top_share(args)),
     cases: cases::cases,
 };
 
