@@ -293,16 +293,23 @@ impl Scale {
         f16::from_bits((self.0 >> 16) as u16).to_f32()
     }
 
-    /// `(x - min) / scale + 0.5`, whose floor is the code: computed with the rounded halves, so that
+    /// `(x - min) / scale + 0.5` of each `x`, whose floor is the code: computed with the rounded halves, so that
     /// encoder and decoder agree.
-    pub fn steps(self, x: f32) -> f32 {
-        let inverse = if self.scale() == 0.0 { 0.0 } else { 1.0 / self.scale() };
-        (x - self.min()) * inverse + 0.5
+    pub fn steps<const N: usize>(self, values: [f32; N]) -> [f32; N] {
+        let (scale, min) = (self.scale(), self.min());
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        values.map(|x| (x - min) * inverse + 0.5)
+    }
+
+    /// The codes of values.
+    pub fn codes<const N: usize>(self, values: [f32; N]) -> [u32; N] {
+        self.steps(values).map(|steps| steps.floor().clamp(0.0, MAX_CODE) as u32)
     }
 
     /// The code of a value.
     pub fn code(self, x: f32) -> u32 {
-        self.steps(x).floor().clamp(0.0, MAX_CODE) as u32
+        let [code] = self.codes([x]);
+        code
     }
 
     /// The value of a code.
@@ -333,24 +340,27 @@ impl<'a> Cache<'a> {
     /// Quantises the full window of `head` into rows `row..row + 128`.
     pub fn flush(&mut self, head: u32, row: u32) {
         let layout = self.layout;
+        let (dim, groups_per_row) = (layout.head_dim, layout.head_dim / GROUP);
         for part in [Part::Key, Part::Value] {
-            let base = |slot| layout.exact_index(part, head, SINK + slot);
-            for slot in 0..WINDOW {
-                for c in 0..layout.head_dim {
-                    let start = match part {
-                        Part::Key => slot / GROUP * GROUP,
-                        Part::Value => c / GROUP * GROUP,
-                    };
-                    let group = (start..start + GROUP).map(|i| match part {
-                        Part::Key => self.exact[base(i) + c as usize],
-                        Part::Value => self.exact[base(slot) + i as usize],
-                    });
-                    let scale = Scale::of_group(group);
-                    self.scales[layout.scale_index(part, head, row + slot, c)] = scale.0;
+            for group in 0..WINDOW * groups_per_row {
+                // Slot and channel of a value of the group.
+                let place = |i| match part {
+                    Part::Key => (group / dim * GROUP + i, group % dim),
+                    Part::Value => (group / groups_per_row, group % groups_per_row * GROUP + i),
+                };
+                let values: [f32; GROUP as usize] = std::array::from_fn(|i| {
+                    let (slot, c) = place(i as u32);
+                    self.exact[layout.exact_index(part, head, SINK + slot) + c as usize]
+                });
+                let scale = Scale::of_group(values.into_iter());
+                let (slot, c) = place(0);
+                self.scales[layout.scale_index(part, head, row + slot, c)] = scale.0;
+                for (i, code) in scale.codes(values).into_iter().enumerate() {
+                    let (slot, c) = place(i as u32);
                     let word = &mut self.codes[layout.code_index(part, head, row + slot, c)];
                     let shift = 4 * (c % 8);
                     *word &= !(15 << shift);
-                    *word |= scale.code(self.exact[base(slot) + c as usize]) << shift;
+                    *word |= code << shift;
                 }
             }
         }
@@ -513,7 +523,8 @@ pub(super) mod random {
         let scale = Scale::of_group(group(values).into_iter());
         for i in 0..n {
             let x = values[at(i)];
-            let beyond = scale.steps(x) - scale.steps(x).floor();
+            let [steps] = scale.steps([x]);
+            let beyond = steps - steps.floor();
             if x != lowest && x != lowest + range && !(0.01..=0.99).contains(&beyond) {
                 values[at(i)] = scale.value(scale.code(x));
             }
