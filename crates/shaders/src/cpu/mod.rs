@@ -4,6 +4,7 @@
 //! the kernel's cases, in f32, written so that the compiler uses the vector unit or, for products with
 //! few bits per weight, with its instructions by name.
 
+pub mod attention;
 pub mod lanes;
 mod nibbles;
 pub mod products;

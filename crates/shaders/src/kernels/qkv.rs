@@ -4,6 +4,7 @@
 //! A row holds the query heads, each followed by its gate if the layer has gates, then the key
 //! heads, then the value heads.
 
+use crate::cpu::lanes;
 use crate::kernel::{ShapeError, Tensor, expect_shape, require};
 
 /// The heads of an attention layer.
@@ -125,6 +126,19 @@ pub(super) fn norm_rope(x: &[f32], weight: &[f32], angles: &[f32], eps: f32) -> 
         out[n_pairs + i] = a * sin + b * cos;
     }
     out
+}
+
+/// [`norm_rope`] in f32, to `out`.
+pub(super) fn norm_rope_f32(x: &[f32], weight: &[f32], angles: &[f32], eps: f32, out: &mut [f32]) {
+    let factor = lanes::rms_factor(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * factor * weight;
+    }
+    let (cosines, sines) = angles.split_at(angles.len() / 2);
+    let (firsts, seconds) = out.split_at_mut(cosines.len());
+    for (((a, b), cos), sin) in firsts.iter_mut().zip(seconds).zip(cosines).zip(sines) {
+        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+    }
 }
 
 /// Contents for cases.

@@ -20,6 +20,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Queries of a workgroup, which are pairs of a token and a head of the key head's group.
@@ -65,7 +66,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::attention,
-    fast: None,
+    fast: Some(|args, _| fast::attention(args)),
     cases: cases::cases,
 };
 

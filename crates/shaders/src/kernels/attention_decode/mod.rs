@@ -29,6 +29,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Elements of a row of partials beside a head's: the maximum and the sum.
@@ -81,7 +82,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [LANES, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::attention_decode,
-    fast: None,
+    fast: Some(|args, _| fast::attention_decode(args)),
     cases: cases::cases,
 };
 

@@ -2,7 +2,7 @@
 
 use super::attention_merge;
 use crate::case::{Case, CaseBuilder, Tolerance};
-use crate::kernel::ShapeError;
+use crate::kernel::{ShapeError, Tensor};
 use crate::kernels::attention_decode::STATISTICS;
 use crate::kernels::qkv::AttentionShape;
 
@@ -11,7 +11,8 @@ use crate::kernels::qkv::AttentionShape;
 /// through less than 4e-4, of which even 43 units (a gate of -20) are nothing.
 const TOLERANCE: Tolerance = Tolerance { absolute: 6e-6, relative: 0.0 };
 
-/// One split, the first or the last one empty, all but one empty, gates far beyond where `exp` overflows, maxima that leave one split, and no token.
+/// One split, the first or the last one empty, all but one empty, gates far beyond where `exp` overflows,
+/// maxima that leave one split, and no token.
 pub fn cases() -> Result<Vec<Case>, ShapeError> {
     let mut cases = Vec::new();
     for (i, (num_heads, head_dim, gated, n_splits, empty, spread, gates, n_tokens)) in [
@@ -31,7 +32,8 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
         c.state.n_tokens = n_tokens;
         let shape = AttentionShape { num_heads, num_kv_heads: 1, head_dim, gated };
         let mut rows = Vec::new();
-        for row in 0..num_heads * n_splits {
+        // The buffers hold a head and a token more than there are.
+        for row in 0..(num_heads + 1) * n_splits {
             let split = row % n_splits;
             let is_empty = empty.contains(&split.to_string());
             // A sum of weights that include e^0, and values below 1 times those weights.
@@ -39,9 +41,10 @@ pub fn cases() -> Result<Vec<Case>, ShapeError> {
             rows.extend((0..head_dim).map(|_| if is_empty { 1e30 } else { l * c.rng.uniform() }));
             rows.extend([if is_empty { 1e30 } else { spread * c.rng.uniform() }, l]);
         }
-        let partials = c.values(num_heads * n_splits, head_dim + STATISTICS, &rows);
+        let partials = c.values((num_heads + 1) * n_splits, head_dim + STATISTICS, &rows);
+        let partials = Tensor { rows: num_heads * n_splits, ..partials };
         let qkv = c.random(1, shape.qkv_cols(), gates);
-        let out = c.output(1, shape.q_cols());
+        let out = Tensor { rows: 1, ..c.output(2, shape.q_cols()) };
         cases.push(c.finish(
             format!(
                 "{num_heads} heads of {head_dim} in {n_splits} splits, empty {empty:?}, maxima to {spread}, {}, \

@@ -18,6 +18,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -44,7 +45,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::attention_merge,
-    fast: None,
+    fast: Some(|args, _| fast::attention_merge(args)),
     cases: cases::cases,
 };
 

@@ -10,6 +10,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Heads that a workgroup takes, with as many invocations for each.
@@ -51,7 +52,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [64, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::qkv_rope_append,
-    fast: None,
+    fast: Some(|args, _| fast::qkv_rope_append(args)),
     cases: cases::cases,
 };
 
