@@ -21,11 +21,14 @@
 //!
 //! This module is the CPU side of `common/kivi.wgsl`.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 use half::f16;
 use thiserror::Error;
 
 use super::qkv::AttentionShape;
+use crate::cpu::attention::Block;
 use crate::kernel::{BufferId, ShapeError, Tensor, expect_shape, require};
 
 /// Tokens at the start of a sequence that are never quantised.
@@ -397,6 +400,114 @@ pub fn row(
     }
 }
 
+/// The pieces in which fast kernels read the rows of `tokens`: the sink, then rows whose keys share scales.
+pub(super) fn blocks(tokens: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let mut start = tokens.start;
+    std::iter::from_fn(move || {
+        let end = start.checked_sub(SINK).map_or(SINK, |row| start + GROUP - row % GROUP);
+        let block = start..end.min(tokens.end);
+        start = block.end;
+        (!block.is_empty()).then_some(block)
+    })
+}
+
+/// Shows the rows of a block as numbers: the exact ones where they are, quantised ones after decoding them.
+#[derive(Debug)]
+pub(super) struct Reader {
+    layout: Layout,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    key_scales: Vec<f32>,
+    key_mins: Vec<f32>,
+}
+
+impl Reader {
+    /// For caches of this layout.
+    pub(super) fn new(layout: Layout) -> Self {
+        let dim = layout.head_dim as usize;
+        let rows = || vec![0.0; GROUP as usize * dim];
+        let row = || vec![0.0; dim];
+        Self { layout, keys: rows(), values: rows(), key_scales: row(), key_mins: row() }
+    }
+
+    /// The rows of one of the [`blocks`] of a sequence; `buffers` are those of [`row`].
+    pub(super) fn read<'a>(
+        &'a mut self,
+        (exact, codes, scales): (&'a [f32], &[u32], &[u32]),
+        head: u32,
+        tokens: &Range<u32>,
+        cursors: Cursors,
+    ) -> Block<'a> {
+        let (layout, stride) = (self.layout, self.layout.head_dim as usize);
+        match cursors.place(tokens.start) {
+            Place::Exact(slot) => {
+                let rows = |part| &exact[layout.exact_index(part, head, slot)..];
+                Block { keys: rows(Part::Key), values: rows(Part::Value), stride }
+            }
+            Place::Quantised(row) => {
+                let n_words = tokens.len() * stride / 8;
+                let words = |part| &codes[layout.code_index(part, head, row, 0)..][..n_words];
+                let scales = |part| &scales[layout.scale_index(part, head, row, 0)..];
+                self.decode_keys(words(Part::Key), scales(Part::Key));
+                self.decode_values(words(Part::Value), scales(Part::Value));
+                Block { keys: &self.keys, values: &self.values, stride }
+            }
+        }
+    }
+
+    fn decode_keys(&mut self, words: &[u32], scales: &[u32]) {
+        let dim = self.layout.head_dim as usize;
+        for ((scale, min), word) in self.key_scales.iter_mut().zip(&mut self.key_mins).zip(scales) {
+            [*scale, *min] = wide_halves(*word);
+        }
+        let scales = self.key_scales.as_chunks::<8>().0.iter().zip(self.key_mins.as_chunks::<8>().0);
+        for (out, words) in self.keys.chunks_exact_mut(dim).zip(words.chunks_exact(dim / 8)) {
+            let out = out.as_chunks_mut::<8>().0;
+            for ((out, &word), (scale, min)) in out.iter_mut().zip(words).zip(scales.clone()) {
+                let codes = wide_codes(word);
+                for i in 0..8 {
+                    out[i] = scale[i] * codes[i] + min[i];
+                }
+            }
+        }
+    }
+
+    fn decode_values(&mut self, words: &[u32], scales: &[u32]) {
+        let groups = self.values.as_chunks_mut::<{ GROUP as usize }>().0;
+        let words = words.as_chunks::<{ GROUP as usize / 8 }>().0;
+        for ((out, words), &scale) in groups.iter_mut().zip(words).zip(scales) {
+            let [scale, min] = wide_halves(scale);
+            for (out, &word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                let codes = wide_codes(word);
+                for i in 0..8 {
+                    out[i] = scale * codes[i] + min;
+                }
+            }
+        }
+    }
+}
+
+/// The two halves of a [`Scale`] as f32: their bits in the places of an f32 make a number that is 2^112 times too
+/// small, as its exponent counts from 127 and not from 15.
+#[inline]
+fn wide_halves(word: u32) -> [f32; 2] {
+    const TWO_TO_112: f32 = f32::from_bits((127 + 112) << 23);
+    [word & 0xffff, word >> 16]
+        .map(|half| f32::from_bits((half & 0x8000) << 16 | (half & 0x7fff) << 13) * TWO_TO_112)
+}
+
+/// The eight codes of a word. Instead of being shifted down they are taken where they are and scaled, which
+/// vector units without a shift per element can do.
+#[inline]
+fn wide_codes(word: u32) -> [f32; 8] {
+    let shrink: [f32; 4] = [1.0, 1.0 / 16.0, 1.0 / 256.0, 1.0 / 4096.0];
+    let four = |word: u32| -> [f32; 4] {
+        std::array::from_fn(|i| (word & (15 << (4 * i))) as i32 as f32 * shrink[i])
+    };
+    let ([a, b, c, d], [e, f, g, h]) = (four(word), four(word >> 16));
+    [a, b, c, d, e, f, g, h]
+}
+
 /// A cache on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheTensors {
@@ -707,6 +818,51 @@ mod tests {
         // Values that no half holds clamp.
         let scale = Scale::of_group([-7e4, 7e4].into_iter());
         assert_eq!((scale.min(), scale.value(scale.code(7e4))), (-65_504.0, scale.scale() * 15.0 - 65_504.0));
+    }
+
+    /// Every finite half, of either place in a word, and every code in each of its places.
+    #[test]
+    fn quick_decoding_is_exact() {
+        for half in (0..=u16::MAX).filter(|&half| f16::from_bits(half).is_finite()) {
+            let scale = Scale(u32::from(half) | u32::from(half ^ 0x8001) << 16);
+            if scale.min().is_finite() {
+                let wide = wide_halves(scale.0).map(f32::to_bits);
+                assert_eq!(wide, [scale.scale(), scale.min()].map(f32::to_bits), "{half:#x}");
+            }
+        }
+        for i in 0..8 {
+            for code in 0..16u32 {
+                let mut expected = [(15 - code) as f32; 8];
+                expected[i] = code as f32;
+                let others = ((15 - code) * 0x1111_1111) & !(15 << (4 * i));
+                assert_eq!(wide_codes(others | code << (4 * i)), expected);
+            }
+        }
+    }
+
+    /// Blocks cover the tokens in order, and the rows of one lie side by side in one region.
+    #[test]
+    fn blocks_stay_in_their_region() {
+        assert_eq!(blocks(3..50).collect::<Vec<_>>(), [3..8, 8..40, 40..50]);
+        assert_eq!(blocks(130..200).collect::<Vec<_>>(), [130..136, 136..168, 168..200]);
+        assert_eq!(blocks(5..5).count(), 0);
+        for len in [1, 8, 9, 136, 137, 264, 300] {
+            let cursors = Cursors::at(len);
+            let mut next = 0;
+            for block in blocks(0..len) {
+                assert_eq!(block.start, next);
+                next = block.end;
+                for (i, u) in block.clone().enumerate() {
+                    let expected = match cursors.place(block.start) {
+                        Place::Exact(slot) => Place::Exact(slot + i as u32),
+                        Place::Quantised(row) => Place::Quantised(row + i as u32),
+                    };
+                    assert_eq!(cursors.place(u), expected, "{len} {block:?}");
+                    assert!(u < SINK || (u - SINK) / GROUP == (block.end - 1 - SINK) / GROUP);
+                }
+            }
+            assert_eq!(next, len);
+        }
     }
 
     /// A whole window, through the packed words and back.

@@ -19,6 +19,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -59,7 +60,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [128, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::kivi_append,
-    fast: None,
+    fast: Some(|args, _| fast::kivi_append(args)),
     cases: cases::cases,
 };
 

@@ -23,6 +23,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 pub(crate) mod reference;
 
 /// Uniform of the kernel.
@@ -67,7 +68,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [128, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::kivi_attention,
-    fast: None,
+    fast: Some(|args, _| fast::kivi_attention(args)),
     cases: cases::cases,
 };
 

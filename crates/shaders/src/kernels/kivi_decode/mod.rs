@@ -22,6 +22,7 @@ use crate::kernel::{
 };
 
 pub mod cases;
+mod fast;
 mod reference;
 
 /// Uniform of the kernel.
@@ -65,7 +66,7 @@ pub static KERNEL: Kernel = Kernel {
     workgroup_size: [128, 1, 1],
     params_size: size_of::<Params>(),
     reference: reference::kivi_decode,
-    fast: None,
+    fast: Some(|args, _| fast::kivi_decode(args)),
     cases: cases::cases,
 };
 

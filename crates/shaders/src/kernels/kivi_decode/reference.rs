@@ -60,7 +60,7 @@ pub(super) fn kivi_decode(args: &mut Args<'_>) {
 
 /// The tokens whose rows a split has: the last those after the `older` quantised rows, the others
 /// equal shares of these in blocks of 128, the first the sink as well, once it is full.
-fn tokens_of(split: u32, n_splits: u32, position: u32, older: u32) -> std::ops::Range<u32> {
+pub(super) fn tokens_of(split: u32, n_splits: u32, position: u32, older: u32) -> std::ops::Range<u32> {
     let n_sharing = (n_splits - 1).max(1);
     let end = if split + 1 == n_splits { position + 1 } else { share(split + 1, n_sharing, older) };
     let start = if split == 0 && (position >= SINK || n_splits == 1) {
