@@ -1,7 +1,7 @@
 import { defineConfig, type PlaywrightTestProject } from "@playwright/test";
 import type { Options } from "./tests/browser/test.ts";
 
-const PORT = 41_730;
+const PORT = Number(process.env["SIGNBIT_TEST_PORT"] ?? 41_730);
 
 /** Chromium without what it does in the background by itself. */
 const QUIET = [

@@ -2,6 +2,8 @@
 
 import { readFileSync } from "node:fs";
 import type { Locator, Page } from "@playwright/test";
+import type { Methods, Response } from "../../worker/dist/protocol.js";
+import type { GenerationStep } from "../../worker/dist/types.js";
 import { expect, test } from "./test.js";
 
 const LONG_MODEL = "tests/golden/models/qwen35-q1_0/model.gguf";
@@ -60,15 +62,25 @@ async function startEndless(page: Page): Promise<void> {
 function workerThatSays(content: string): void {
   interface Call {
     readonly id: number;
-    readonly method: string;
+    readonly method: keyof Methods;
   }
   const scope = globalThis as unknown as {
-    postMessage(message: unknown): void;
+    postMessage(message: Response): void;
     addEventListener(type: "message", listener: (event: { readonly data: Call }) => void): void;
   };
   const usage = { prompt_tokens: 1, completion_tokens: 1, reasoning_tokens: 0, reused_tokens: 0 };
-  const step = { prefilled: 1, prompt_tokens: 1, content, reasoning: "", ids: [1], finish_reason: "stop", tool_calls: [], usage };
-  const results: Record<string, unknown> = {
+  const step: GenerationStep = {
+    prefilled: 1,
+    prompt_tokens: 1,
+    content,
+    reasoning: "",
+    ids: [1],
+    logprobs: [],
+    finish_reason: "stop",
+    tool_calls: [],
+    usage,
+  };
+  const results: { readonly [M in keyof Methods]?: Methods[M]["result"] } = {
     init: { backend: "cpu", name: "", vendor: "", is_fallback: false, features: [], limits: {} },
     load: {
       name: null,
@@ -266,17 +278,19 @@ test("without a model no answer is thrown away @page", async ({ page, baseURL })
   await expect(answers(page)).toContainText(PARIS);
 });
 
-test("an answer too deeply nested to be formatted is shown as it is @page", async ({ page }) => {
-  // What the page gets is up to a worker that says what the test wants.
-  const content = `${">".repeat(20_000)} deep`;
-  await page.route("**/worker-*.js", (route) =>
-    route.fulfill({ contentType: "text/javascript", body: `(${String(workerThatSays)})(${JSON.stringify(content)})` }),
-  );
-  await openPage(page);
-  await ask(page, "Anything");
-  await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
-  await expect(answers(page).locator(".answer")).toContainText("deep");
-});
+for (const levels of [100, 20_000]) {
+  test(`an answer of ${levels} levels, too many to be formatted, is shown as it is @page`, async ({ page }) => {
+    // What the page gets is up to a worker that says what the test wants.
+    const content = `${">".repeat(levels)} deep`;
+    await page.route("**/worker-*.js", (route) =>
+      route.fulfill({ contentType: "text/javascript", body: `(${String(workerThatSays)})(${JSON.stringify(content)})` }),
+    );
+    await openPage(page);
+    await ask(page, "Anything");
+    await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
+    await expect(answers(page).locator(".answer")).toHaveText(content);
+  });
+}
 
 test("the keyboard suffices @page", async ({ page }) => {
   await openPage(page);
