@@ -36,7 +36,7 @@ export default defineConfig<Options>({
     reuseExistingServer: false,
   },
   projects: [
-    // What concerns the page alone is tested where a load takes least, on the processor.
+    // What does not depend on the GPU is tested where a load takes least, on the processor.
     project("webgpu", "webgpu", [...SOFTWARE_WEBGPU, FAST_COMPILE], { grepInvert: /@page/ }),
     // As a visitor's browser is, with nothing switched off to make the tests quick.
     project("webgpu-plain", "webgpu", SOFTWARE_WEBGPU, { grep: /@smoke/ }),

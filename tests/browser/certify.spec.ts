@@ -1,6 +1,6 @@
 import { expect, openHarness, test } from "./test.js";
 
-test("the certification run passes and reports every check", async ({ page, backend }) => {
+test("the certification run passes and reports every check @page", async ({ page, backend }) => {
   test.setTimeout(600_000);
   await openHarness(page);
   const report = await page.evaluate(
@@ -15,7 +15,7 @@ test("the certification run passes and reports every check", async ({ page, back
   }
 });
 
-test("a fixture that cannot be run fails the certification", async ({ page, backend, tolerated }) => {
+test("a fixture that cannot be run fails the certification @page", async ({ page, backend, tolerated }) => {
   tolerated.push(/404/);
   await openHarness(page);
   const report = await page.evaluate(

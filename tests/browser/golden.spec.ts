@@ -13,6 +13,10 @@ const FIXTURES = readdirSync(new URL("../golden/models", import.meta.url), { wit
  * adapter needs minutes for all of them; `npm run certify -- --full` has them.
  */
 const QUICK: GoldenScope = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
+/** On the GPU, for fixtures that differ from one of `VARIED` in the format of the weights alone. */
+const BRIEF: GoldenScope = { prompts: ["len-005"], greedyTokens: 4 };
+/** Both architectures, every kind of layer, and the formats of few bits. */
+const VARIED = ["qwen3-q1_0", "qwen3-q2_0", "qwen35-q1_0", "qwen35-mixed", "signbit-mini"];
 
 test("the fixtures are there", () => {
   expect(FIXTURES.length).toBeGreaterThanOrEqual(14);
@@ -29,7 +33,7 @@ for (const fixture of FIXTURES) {
         engine.terminate();
         return { lines: checks.map(harness.line), failed: checks.filter(({ ok }) => !ok).map(harness.line) };
       },
-      { backend, fixture, scope: QUICK },
+      { backend, fixture, scope: backend === "cpu" || VARIED.includes(fixture) ? QUICK : BRIEF },
     );
     console.log(result.lines.join("\n"));
     expect(result.failed).toEqual([]);
@@ -37,7 +41,7 @@ for (const fixture of FIXTURES) {
   });
 }
 
-test("tiny-geo gives the reference's answers", async ({ page, backend }) => {
+test("tiny-geo gives the reference's answers @page", async ({ page, backend }) => {
   await openHarness(page);
   const failed = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);

@@ -31,7 +31,7 @@ const PAGE = `<!doctype html>
 </html>
 `;
 
-test("the packed package works from plain files", async ({ page }, info) => {
+test("the packed package works from plain files @page", async ({ page }, info) => {
   const site = info.outputPath("site");
   mkdirSync(site, { recursive: true });
   // What "prepack" builds has been built for the other tests.

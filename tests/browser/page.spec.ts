@@ -130,7 +130,7 @@ test("the page names its device, or says why it is the processor", async ({ page
   await expect(line).toContainText(backend === "webgpu" ? "Runs on WebGPU: google swiftshader" : "runs on the processor, slower");
 });
 
-test("a conversation goes on over several turns", async ({ page }) => {
+test("a conversation goes on over several turns @page", async ({ page }) => {
   await openPage(page);
   await ask(page, "What is the capital of France?");
   await expect(answers(page).last()).toContainText(PARIS);
@@ -145,7 +145,7 @@ test("a conversation goes on over several turns", async ({ page }) => {
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
 });
 
-test("an answer can be given once more, and only the last", async ({ page }) => {
+test("an answer can be given once more, and only the last @page", async ({ page }) => {
   await openPage(page);
   await ask(page, "What is the capital of France?");
   await expect(answers(page).last()).toContainText(PARIS);
@@ -240,7 +240,7 @@ test("an engine that does not start leaves no model on show", async ({ page, bac
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
 });
 
-test("a load that ends an answer keeps its bar", async ({ page, baseURL }) => {
+test("a load that ends an answer keeps its bar @page", async ({ page, baseURL }) => {
   await openPage(page);
   await startEndless(page);
   // Each report of progress shows the bar again, so looking now and then would miss that it goes.
@@ -374,7 +374,7 @@ test("a model loads from an address @page", async ({ page, baseURL }) => {
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
 });
 
-test("a bad address and a bad file say what to do, and the page goes on", async ({ page, baseURL, tolerated }) => {
+test("a bad address and a bad file say what to do, and the page goes on @page", async ({ page, baseURL, tolerated }) => {
   tolerated.push(/Failed to load resource/);
   await openPage(page);
   const alert = page.getByRole("alert");
@@ -398,7 +398,7 @@ test("a bad address and a bad file say what to do, and the page goes on", async 
   await expect(answers(page).last()).toContainText("Egypt is in Africa.");
 });
 
-test("a load can be cancelled", async ({ page, baseURL }) => {
+test("a load can be cancelled @page", async ({ page, baseURL }) => {
   await openPage(page);
   await page.getByRole("button", { name: BUILT_IN }).click();
   await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/faults/slow`);
@@ -413,7 +413,7 @@ test("a load can be cancelled", async ({ page, baseURL }) => {
   await ask(page, "Where is Egypt?");
 });
 
-test("thinking can be switched on and is folded away", async ({ page }) => {
+test("thinking can be switched on and is folded away @page", async ({ page }) => {
   await openPage(page);
   await loadLongModel(page);
   await page.getByRole("button", { name: "Settings" }).click();
@@ -427,7 +427,7 @@ test("thinking can be switched on and is folded away", async ({ page }) => {
   await expect(page.locator(".thinking summary")).toHaveText("Thoughts");
 });
 
-test("settings hold over a reload and reach the engine", async ({ page }) => {
+test("settings hold over a reload and reach the engine @page", async ({ page }) => {
   await openPage(page);
   await page.getByRole("button", { name: "Settings" }).click();
   await page.getByLabel("Longest answer, in tokens").fill("3");

@@ -30,7 +30,7 @@ test("a completion has OpenAI's shape", async ({ page, backend }) => {
   expect(completion.usage.total_tokens).toBe(19 + completion.usage.completion_tokens);
 });
 
-test("a stream has OpenAI's shape and the same text", async ({ page, backend }) => {
+test("a stream has OpenAI's shape and the same text @page", async ({ page, backend }) => {
   const chunks = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
@@ -45,7 +45,7 @@ test("a stream has OpenAI's shape and the same text", async ({ page, backend }) 
   expect(new Set(chunks.map(({ id }) => id)).size).toBe(1);
 });
 
-test("max_tokens and stop end an answer", async ({ page, backend }) => {
+test("max_tokens and stop end an answer @page", async ({ page, backend }) => {
   const [short, stopped] = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
@@ -67,7 +67,7 @@ test("max_tokens and stop end an answer", async ({ page, backend }) => {
   expect(stopped).toMatchObject({ content: "The capital of", finish_reason: "stop" });
 });
 
-test("two chats at once give what they give one after the other", async ({ page, backend }) => {
+test("two chats at once give what they give one after the other @page", async ({ page, backend }) => {
   const { together, serial } = await page.evaluate(
     async ({ backend, questions }) => {
       const engine = await harness.openEngine(backend);
@@ -90,7 +90,7 @@ test("two chats at once give what they give one after the other", async ({ page,
   expect(new Set(together).size).toBe(2);
 });
 
-test("requests are answered in the order in which they were made", async ({ page, backend }) => {
+test("requests are answered in the order in which they were made @page", async ({ page, backend }) => {
   const order = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
@@ -163,7 +163,7 @@ test("an abort before, at the start, on the way and after the end leaves the eng
   ]);
 });
 
-test("an aborted request in the queue does not disturb the running one", async ({ page, backend }) => {
+test("an aborted request in the queue does not disturb the running one @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(
     async ({ backend, endless, model }) => {
       const engine = await harness.openEngine(backend);
@@ -185,7 +185,7 @@ test("an aborted request in the queue does not disturb the running one", async (
   expect(outcome).toEqual({ queued: "AbortError", isRunning: true, last: "finished" });
 });
 
-test("the worker refuses a second request while it works on one", async ({ page }) => {
+test("the worker refuses a second request while it works on one @page", async ({ page }) => {
   const answers = await page.evaluate(async () => {
     const worker = new Worker("/worker/dist/worker.js", { type: "module" });
     const answers: string[] = [];
@@ -229,7 +229,7 @@ test("an abort of a calculation in one piece rejects, and the engine stays usabl
   expect(outcomes).toEqual(["AbortError", "AbortError", "scored"]);
 });
 
-test("leaving a stream ends its run, and the next request is answered", async ({ page, backend }) => {
+test("leaving a stream ends its run, and the next request is answered @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(
     async ({ backend, endless, model }) => {
       const engine = await harness.openEngine(backend);
@@ -251,7 +251,7 @@ test("leaving a stream ends its run, and the next request is answered", async ({
   expect(outcome).toEqual({ seen: 2, tokens: 4 });
 });
 
-test("a stream that is dropped without a word does not block the next request", async ({ page, backend }) => {
+test("a stream that is dropped without a word does not block the next request @page", async ({ page, backend }) => {
   const tokens = await page.evaluate(
     async ({ backend, endless, model }) => {
       const engine = await harness.openEngine(backend);
@@ -290,7 +290,7 @@ test("an aborted load leaves no model, and the next load works", async ({ page, 
   expect(outcomes).toEqual(["AbortError", "invalid_request", "The capital of France is Paris."]);
 });
 
-test("progress of a load grows to the whole file", async ({ page, backend }) => {
+test("progress of a load grows to the whole file @page", async ({ page, backend }) => {
   const progress = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);
     const progress: { seen: number; total: number | null }[] = [];
@@ -322,7 +322,7 @@ const BAD_SOURCES = [
 ] as const;
 
 for (const { path, code, says } of BAD_SOURCES) {
-  test(`a load of ${path} fails with ${code}`, async ({ page, backend, tolerated }) => {
+  test(`a load of ${path} fails with ${code} @page`, async ({ page, backend, tolerated }) => {
     // Chromium reports on the console what the test asks for.
     tolerated.push(/Failed to load resource/, /Content Security Policy/, /Refused to connect/);
     const outcome = await page.evaluate(
@@ -348,7 +348,7 @@ for (const { path, code, says } of BAD_SOURCES) {
   });
 }
 
-test("an address that does not answer leaves the loaded model as it is", async ({ page, backend, tolerated }) => {
+test("an address that does not answer leaves the loaded model as it is @page", async ({ page, backend, tolerated }) => {
   tolerated.push(/Failed to load resource/);
   const answer = await page.evaluate(
     async ({ backend, messages }) => {
@@ -363,7 +363,7 @@ test("an address that does not answer leaves the loaded model as it is", async (
   expect(answer).toBe("The capital of France is Paris.");
 });
 
-test("local files load, and truncated ones are refused", async ({ page, backend }) => {
+test("local files load, and truncated ones are refused @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(async (backend) => {
     const bytes = await (await fetch("/tests/golden/tiny-geo/model.gguf")).blob();
     const engine = await harness.openEngine(backend);
@@ -427,7 +427,7 @@ for (const moment of ["idle", "generating"] as const) {
   });
 }
 
-test("a worker ended during a load rejects the load, and the next load works", async ({ page, backend }) => {
+test("a worker ended during a load rejects the load, and the next load works @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);
     const failure = await engine
@@ -439,7 +439,7 @@ test("a worker ended during a load rejects the load, and the next load works", a
   expect(outcome).toEqual({ failure: "internal", architecture: "qwen35", workers: 2 });
 });
 
-test("terminate rejects what is pending and what comes after", async ({ page, backend }) => {
+test("terminate rejects what is pending and what comes after @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(
     async ({ backend, endless }) => {
       const engine = await harness.openEngine(backend);
@@ -457,7 +457,7 @@ test("terminate rejects what is pending and what comes after", async ({ page, ba
   expect(outcome).toEqual(["aborted", "aborted"]);
 });
 
-test("a script that is no worker gives an error instead of silence", async ({ page, tolerated }) => {
+test("a script that is no worker gives an error instead of silence @page", async ({ page, tolerated }) => {
   tolerated.push(/Failed to load resource/, /404/);
   const failure = await page.evaluate(() =>
     harness.signbit.createEngine({ workerUrl: "/no-such-worker.js" }).then(
@@ -468,7 +468,7 @@ test("a script that is no worker gives an error instead of silence", async ({ pa
   expect(failure).toBe("internal");
 });
 
-test("a request that makes no sense is refused with its reason", async ({ page, backend }) => {
+test("a request that makes no sense is refused with its reason @page", async ({ page, backend }) => {
   const codes = await page.evaluate(async (backend) => {
     const engine = await harness.openEngine(backend);
     await engine.load("/tests/golden/tiny-geo/model.gguf");
@@ -508,7 +508,7 @@ test("the same seed gives the same text, and another seed another", async ({ pag
   expect(texts[0]).not.toBe(texts[2]);
 });
 
-test("log-probabilities have OpenAI's shape, whole and streamed", async ({ page, backend }) => {
+test("log-probabilities have OpenAI's shape, whole and streamed @page", async ({ page, backend }) => {
   const { whole, streamed, sampled, codes } = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
@@ -637,7 +637,7 @@ test("a load can be aborted while its device is given up @webgpu", async ({ page
   });
 });
 
-test("a load into a worker that took another's place is not followed by the old model", async ({ page, backend }) => {
+test("a load into a worker that took another's place is not followed by the old model @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(
     async ({ backend, model, messages }) => {
       let notices = 0;
@@ -662,7 +662,7 @@ test("a load into a worker that took another's place is not followed by the old 
   expect(outcome).toEqual({ answer: "The capital of France is Paris.", isSame: true });
 });
 
-test("a request that is aborted during a reload leaves it to the next", async ({ page, backend }) => {
+test("a request that is aborted during a reload leaves it to the next @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(
     async ({ backend, messages }) => {
       const controller = new AbortController();
@@ -690,7 +690,7 @@ test("a request that is aborted during a reload leaves it to the next", async ({
   expect(outcome).toEqual({ aborted: "AbortError", answer: "The capital of France is Paris." });
 });
 
-test("load options that make no sense leave the loaded model, and end the transfer", async ({ page, backend }) => {
+test("load options that make no sense leave the loaded model, and end the transfer @page", async ({ page, backend }) => {
   const ended = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/faults/slow"));
   const outcome = await page.evaluate(
     async ({ backend, messages }) => {
@@ -709,7 +709,7 @@ test("load options that make no sense leave the loaded model, and end the transf
   await ended;
 });
 
-test("OpenAI's other parameters are taken, or refused by name", async ({ page, backend }) => {
+test("OpenAI's other parameters are taken, or refused by name @page", async ({ page, backend }) => {
   const outcome = await page.evaluate(
     async ({ backend, messages }) => {
       const engine = await harness.openEngine(backend);
@@ -743,7 +743,7 @@ test("OpenAI's other parameters are taken, or refused by name", async ({ page, b
   expect(outcome.after).toBe("The capital of France is Paris.");
 });
 
-test("without a secure context the processor answers", async ({ page, baseURL }) => {
+test("without a secure context the processor answers @page", async ({ page, baseURL }) => {
   await page.goto(`${(baseURL ?? "").replace("127.0.0.1", "insecure.test")}/tests/browser/harness/index.html`);
   await expect.poll(() => page.evaluate(() => typeof harness)).toBe("object");
   const outcome = await page.evaluate(async (messages) => {
@@ -764,7 +764,7 @@ test("without a secure context the processor answers", async ({ page, baseURL })
   });
 });
 
-test("an engine that cannot start says why", async ({ page, tolerated }) => {
+test("an engine that cannot start says why @page", async ({ page, tolerated }) => {
   tolerated.push(/Failed to load resource/, /404/);
   await page.route("**/faulty-worker.js", (route) =>
     route.fulfill({
@@ -794,7 +794,7 @@ test("an engine that cannot start says why", async ({ page, tolerated }) => {
   expect(failures[2]).toMatch(/^internal: the worker could not be made.*own origin/);
 });
 
-test("every code of the engine has its sentence", async ({ page }) => {
+test("every code of the engine has its sentence @page", async ({ page }) => {
   const source = readFileSync(new URL("../../crates/engine/src/error.rs", import.meta.url), "utf8");
   const body = source.slice(source.indexOf("pub fn code"));
   const codes = [...body.matchAll(/=> "([a-z_]+)"/g)].map(([, code]) => code ?? "");
@@ -805,7 +805,7 @@ test("every code of the engine has its sentence", async ({ page }) => {
 
 const PARTS = [1, 2, 3].map((n) => `/tests/golden/split/qwen3-q4_0-0000${n}-of-00003.gguf`);
 
-test("a split model equals the whole one, by all addresses or by the first", async ({ page, backend }) => {
+test("a split model equals the whole one, by all addresses or by the first @page", async ({ page, backend }) => {
   const isEqual = await page.evaluate(
     async ({ backend, parts }) => {
       const engine = await harness.openEngine(backend);
@@ -824,7 +824,7 @@ test("a split model equals the whole one, by all addresses or by the first", asy
   expect(isEqual).toEqual([true, true]);
 });
 
-test("parts of a split model that are missing or out of order are named", async ({ page, backend }) => {
+test("parts of a split model that are missing or out of order are named @page", async ({ page, backend }) => {
   const codes = await page.evaluate(
     async ({ backend, parts: [first, second, third] }) => {
       const engine = await harness.openEngine(backend);
