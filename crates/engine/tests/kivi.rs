@@ -13,7 +13,6 @@ use signbit_engine::engine::Engine;
 use signbit_engine::model::{KvCache, ModelOptions};
 use signbit_engine::session::{Step, Want};
 use signbit_engine::tuning::{Choose, Variant};
-use signbit_shaders::case::Rng;
 use signbit_shaders::kernels::kivi::{Cursors, Layout, Scale};
 
 /// One hybrid with gates and one dense model.

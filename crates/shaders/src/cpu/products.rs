@@ -3,7 +3,7 @@
 use super::nibbles::{Nibbles, TABLE_BYTES, group_sums, join_digits};
 use super::tiles::ROWS;
 use super::{Activations, lanes};
-use crate::weights::{Format, f16_to_f32, unpack_row};
+use crate::weights::{Format, f16_to_f32, unpack_row, words_per_row};
 
 /// Bytes of tables that are kept at a time, small enough for a second-level cache.
 const MAX_TABLE_BYTES: usize = 256 << 10;
@@ -54,8 +54,8 @@ impl Matrix<'_> {
         let block = (MAX_TABLE_BYTES / token_bytes.max(1)).max(1);
         let quants: &[u8] = bytemuck::cast_slice(self.quants);
         let halves: &[u16] = bytemuck::cast_slice(self.scales);
-        let row_bytes = quants.len() / self.rows.max(1);
-        let row_halves = halves.len() / self.rows.max(1);
+        let (quant_words, scale_words) = words_per_row(self.format, self.cols as u32);
+        let (row_bytes, row_halves) = (quant_words as usize * 4, scale_words as usize * 2);
         let block = block.min(x.len() / self.cols.max(1));
         let mut tables = vec![0; block * token_bytes];
         let mut token_scales = vec![0.0; block * n_groups];
@@ -151,7 +151,7 @@ mod tests {
     use crate::case::Rng;
     use crate::cpu::tiles;
     use crate::weights::sample::{Scales, random_rows};
-    use crate::weights::{pack_rows, words_per_row};
+    use crate::weights::pack_rows;
 
     /// An activation is off by half a unit of its last digit, whatever the others are, and no more.
     #[test]
