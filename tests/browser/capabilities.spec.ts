@@ -20,28 +20,21 @@ test("the project has the backend it is named after @smoke", async ({ page, back
   }
 });
 
-test("a demand for WebGPU where there is none says so", async ({ page, backend }) => {
-  test.skip(backend === "webgpu", "This browser has WebGPU.");
+test("the automatic choice takes no adapter in software and says why; a demand for WebGPU does, or fails", async ({ page, backend }) => {
   await openHarness(page);
-  const failure = await page.evaluate(async () => {
-    try {
-      await harness.openEngine("webgpu");
-      return undefined;
-    } catch (error) {
-      return error instanceof harness.signbit.EngineError ? { code: error.code, hint: error.hint } : undefined;
-    }
+  const { automatic, demanded } = await page.evaluate(async () => {
+    const { device: automatic } = await harness.openEngine("auto", { activations: "int8" });
+    const demanded = await harness.openEngine("webgpu").then(
+      ({ device }) => ({ backend: device?.backend, activations: device?.activations, reason: device?.fallback_reason }),
+      (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
+    );
+    return { automatic, demanded };
   });
-  expect(failure?.code).toBe("webgpu_unavailable");
-  expect(failure?.hint).not.toBe("");
-});
-
-test("the automatic choice always finds a backend", async ({ page }) => {
-  await openHarness(page);
-  const chosen = await page.evaluate(async () => {
-    const engine = await harness.openEngine("auto");
-    const { device } = engine;
-    engine.terminate();
-    return device?.backend;
-  });
-  expect(["webgpu", "cpu"]).toContain(chosen);
+  expect(automatic?.backend).toBe("cpu");
+  expect(automatic?.activations).toBe("int8");
+  expect(automatic?.fallback_reason?.code).toBe(backend === "webgpu" ? "software_adapter" : "no_adapter");
+  expect(automatic?.fallback_reason?.message).not.toBe("");
+  expect(demanded).toEqual(
+    backend === "webgpu" ? { backend: "webgpu", activations: null, reason: null } : "webgpu_unavailable",
+  );
 });

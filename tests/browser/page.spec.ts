@@ -10,6 +10,15 @@ const LONG_MODEL = "tests/golden/models/qwen35-q1_0/model.gguf";
 const BUILT_IN = "Signbit Mini";
 const PARIS = "The capital of France is Paris.";
 
+test.beforeEach(async ({ page, backend }) => {
+  if (backend === "webgpu") {
+    // The page would rather take the processor than an adapter in software.
+    await page.addInitScript(() => {
+      localStorage.setItem("signbit.settings", localStorage.getItem("signbit.settings") ?? '{ "backend": "webgpu" }');
+    });
+  }
+});
+
 /** Opens the page and waits for the built-in model. */
 async function openPage(page: Page, query = ""): Promise<void> {
   await page.goto(`/${query}`);
@@ -81,7 +90,16 @@ function workerThatSays(content: string): void {
     usage,
   };
   const results: { readonly [M in keyof Methods]?: Methods[M]["result"] } = {
-    init: { backend: "cpu", name: "", vendor: "", is_fallback: false, features: [], limits: {} },
+    init: {
+      backend: "cpu",
+      name: "",
+      vendor: "",
+      is_fallback: false,
+      activations: null,
+      fallback_reason: null,
+      features: [],
+      limits: {},
+    },
     load: {
       name: null,
       architecture: "none",
@@ -125,9 +143,16 @@ test("the built-in model says what the capital of France is @smoke", async ({ pa
 });
 
 test("the page names its device, or says why it is the processor", async ({ page, backend }) => {
-  await openPage(page, backend === "webgpu" ? "?backend=webgpu" : "");
+  await openPage(page);
   const line = page.locator(".device-line");
-  await expect(line).toContainText(backend === "webgpu" ? "Runs on WebGPU: google swiftshader" : "runs on the processor, slower");
+  await expect(line).toContainText(
+    backend === "webgpu" ? "Runs on WebGPU: google swiftshader" : "Runs on the processor: WebGPU found no graphics device.",
+  );
+  if (backend === "webgpu") {
+    // What the address asks for goes before what is set.
+    await openPage(page, "?backend=auto");
+    await expect(line).toContainText("Runs on the processor: there is no graphics device but one in software.");
+  }
 });
 
 test("a conversation goes on over several turns @page", async ({ page }) => {

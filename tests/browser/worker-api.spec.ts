@@ -562,10 +562,10 @@ test("log-probabilities have OpenAI's shape, whole and streamed @page", async ({
 });
 
 test("a device that drops a dispatch is not believed @webgpu", async ({ page }) => {
-  const { answer, backend, notices, code } = await page.evaluate(async (messages) => {
-    const options = { dropKernel: "rms_norm" };
-    const notices: string[] = [];
-    const engine = await harness.openEngine("auto", { ...options, onEvent: (event) => event.type === "notice" && notices.push(event.message) });
+  const { answer, device, moves, code } = await page.evaluate(async (messages) => {
+    const options = { dropKernel: "rms_norm", acceptSoftware: true };
+    const moves: unknown[] = [];
+    const engine = await harness.openEngine("auto", { ...options, onEvent: (event) => event.type === "backend" && moves.push(event.device) });
     await engine.load("/tests/golden/tiny-geo/model.gguf");
     const completion = await engine.chat.completions.create({ messages, temperature: 0 });
     // Whoever insists on WebGPU gets an error instead of the processor.
@@ -573,15 +573,47 @@ test("a device that drops a dispatch is not believed @webgpu", async ({ page }) 
     const error: unknown = await strict.load("/tests/golden/tiny-geo/model.gguf").catch((error: unknown) => error);
     return {
       answer: completion.choices[0].message.content,
-      backend: engine.device?.backend,
-      notices,
+      device: engine.device,
+      moves,
       code: error instanceof harness.signbit.EngineError ? error.code : String(error),
     };
   }, FRANCE);
   expect(answer).toBe("The capital of France is Paris.");
-  expect(backend).toBe("cpu");
-  expect(notices).toHaveLength(1);
+  expect(device?.backend).toBe("cpu");
+  expect(device?.fallback_reason?.code).toBe("device_unreliable");
+  expect(moves).toEqual([device]);
   expect(code).toBe("device_unreliable");
+});
+
+test("an answer goes on where it was when its device is lost, and then on the processor @webgpu", async ({ page }) => {
+  const { answers, events, device, workers, code, workersOfBoth } = await page.evaluate(async (messages) => {
+    const model = "/tests/golden/tiny-geo/model.gguf";
+    const events: string[] = [];
+    const options = { acceptSoftware: true, onEvent: (event: { readonly type: string }) => event.type !== "progress" && events.push(event.type) };
+    // The second device is lost when its worker has only begun.
+    const engine = await harness.openEngine("auto", options, [1, 0]);
+    await engine.load(model);
+    const ask = async (): Promise<unknown> => {
+      const { choices, usage } = await engine.chat.completions.create({ messages, temperature: 1, top_k: 3, seed: 1, frequency_penalty: 0.2, logprobs: true });
+      const content = choices[0].logprobs?.content.map(({ token }) => token);
+      return { text: choices[0].message.content, content, tokens: usage.completion_tokens };
+    };
+    const answers = [await ask(), await ask()];
+    const { device } = engine;
+    const workers = harness.workers.length;
+    // Whoever insists on WebGPU gets another device, but no processor.
+    const strict = await harness.openEngine("webgpu", {}, [0, 0]);
+    const error: unknown = await strict.load(model).catch((error: unknown) => error);
+    const code = error instanceof harness.signbit.EngineError ? error.code : error;
+    return { answers, events, device, workers, code, workersOfBoth: harness.workers.length };
+  }, FRANCE);
+  expect(answers[0]).toEqual(answers[1]);
+  expect(events).toEqual(["devicelost", "devicelost", "backend"]);
+  expect(device?.backend).toBe("cpu");
+  expect(device?.fallback_reason?.code).toBe("device_lost");
+  expect(workers).toBe(3);
+  expect(code).toBe("device_lost");
+  expect(workersOfBoth).toBe(5);
 });
 
 test("requests made before and while a device is given up keep their order @webgpu", async ({ page }) => {
@@ -591,9 +623,10 @@ test("requests made before and while a device is given up keep their order @webg
       const note = (name: string) => (): void => void order.push(name);
       const later: Promise<void>[] = [];
       const engine = await harness.openEngine("auto", {
+        acceptSoftware: true,
         dropKernel: "rms_norm",
         onEvent: (event) => {
-          if (event.type === "notice") {
+          if (event.type === "backend") {
             later.push(engine.stats().then(note("while it starts")));
           }
         },
@@ -620,8 +653,9 @@ test("a load can be aborted while its device is given up @webgpu", async ({ page
     const controller = new AbortController();
     const name = (error: unknown): string => (error instanceof DOMException ? error.name : String(error));
     const engine = await harness.openEngine("auto", {
+      acceptSoftware: true,
       dropKernel: "rms_norm",
-      onEvent: (event) => event.type === "notice" && controller.abort(),
+      onEvent: (event) => event.type === "backend" && controller.abort(),
     });
     const aborted = await engine.load("/tests/golden/tiny-geo/model.gguf", { signal: controller.signal }).then(() => "loaded", name);
     const hasModel = engine.model !== undefined;
@@ -754,11 +788,11 @@ test("without a secure context the processor answers @page", async ({ page, base
       () => "opened",
       (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
     );
-    return { isSecureContext, backend: engine.device?.backend, answer: choices[0].message.content, code };
+    return { isSecureContext, reason: engine.device?.fallback_reason?.code, answer: choices[0].message.content, code };
   }, FRANCE);
   expect(outcome).toEqual({
     isSecureContext: false,
-    backend: "cpu",
+    reason: "no_webgpu",
     answer: "The capital of France is Paris.",
     code: "webgpu_unavailable",
   });

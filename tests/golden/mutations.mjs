@@ -89,7 +89,7 @@ const MUTATIONS = [
     ['crates/shaders/src/kernel.rs', 'let y = n.div_ceil(max).max(1);', 'let y = 1;'],
   ], KERNELS],
   ['last token of a reused prefix read again', [
-    ['crates/engine/src/engine.rs', '            n_read: n_reused,\n', '            n_read: n_reused.saturating_sub(1),\n'],
+    ['crates/engine/src/engine.rs', '            n_read,\n', '            n_read: n_read.saturating_sub(1),\n'],
   ], CONTINUATION],
   ['attention looks one position ahead', both('attention', [
     ['let n_keys = min(state.position + token + 1u', 'let n_keys = min(state.position + token + 2u'],

@@ -43,8 +43,6 @@ let loading: AbortController | undefined;
 let answering: AbortController | undefined;
 let restarts = 0;
 let isStarting = false;
-/** Whether the graphics device has given wrong results and the processor answers instead. */
-let isUnreliable = false;
 /** What has the focus, or had it when it vanished. */
 let lastFocused: Element | undefined;
 
@@ -104,7 +102,6 @@ async function restart(): Promise<void> {
   answering = undefined;
   loading = undefined;
   isStarting = true;
-  isUnreliable = false;
   status.hideLoading();
   status.showStatus("");
   status.hideFailure();
@@ -132,9 +129,11 @@ async function restart(): Promise<void> {
     status.showFailure(error, [{ label: "Try again", run: () => void restart() }]);
     return;
   }
-  engine.on("notice", ({ message, error }) => {
-    status.announce(message);
-    isUnreliable ||= error?.code === "device_unreliable";
+  engine.on("notice", ({ message }) => status.announce(message));
+  engine.on("devicelost", ({ error }) => status.announce(error.sentence));
+  engine.on("backend", () => {
+    showDevice();
+    status.announce(status.device);
   });
   engine.on("progress", ({ progress }) => {
     if (progress.stage !== "prefill") {
@@ -153,7 +152,7 @@ async function restart(): Promise<void> {
 function showDevice(): void {
   // Between two workers there is no device; what the last one ran on remains to be seen.
   if (engine?.device !== undefined) {
-    status.showDevice(engine.device, requestedBackend ?? settings.values.backend, isUnreliable);
+    status.showDevice(engine.device);
   }
 }
 

@@ -1,6 +1,6 @@
 /** Everything that says how things stand: device, progress, figures, failures. */
 
-import type { BackendChoice, DeviceInfo, Progress } from "signbit";
+import type { DeviceInfo, FallbackCode, Progress } from "signbit";
 import { EngineError } from "signbit";
 import { byId, element } from "./dom.js";
 
@@ -25,14 +25,20 @@ export class StatusView {
   }
 
   /** The line under the message box. */
-  showDevice(device: DeviceInfo, wanted: BackendChoice, isUnreliable: boolean): void {
+  get device(): string {
+    return this.#device.textContent;
+  }
+
+  showDevice(device: DeviceInfo): void {
     this.#dot.className = `device-dot ${device.backend}`;
-    this.#device.textContent = describeDevice(device, wanted, isUnreliable);
+    this.#device.textContent = describeDevice(device);
+    this.#device.title = device.fallback_reason?.message ?? device.name;
   }
 
   showNoDevice(text: string): void {
     this.#dot.className = "device-dot";
     this.#device.textContent = text;
+    this.#device.title = "";
   }
 
   /** The short line in the message box. */
@@ -94,17 +100,21 @@ export function failureContent(error: unknown, actions: readonly FailureAction[]
   return content;
 }
 
-function describeDevice(device: DeviceInfo, wanted: BackendChoice, isUnreliable: boolean): string {
-  if (device.backend === "cpu") {
-    if (wanted === "cpu") {
-      return "Runs on the processor, as set. Answers come slower than on a graphics device.";
-    }
-    const missing = "gpu" in navigator ? "WebGPU found no graphics device" : "This browser has no WebGPU";
-    const reason = isUnreliable ? "The graphics device gave wrong results" : missing;
-    return `${reason}: the model runs on the processor, slower.`;
+const FALLBACKS: Readonly<Record<FallbackCode, string>> = {
+  no_webgpu: "this browser offers no WebGPU",
+  no_adapter: "WebGPU found no graphics device",
+  software_adapter: "there is no graphics device but one in software",
+  adapter_refused: "the graphics device could not be opened",
+  device_unreliable: "the graphics device gave wrong results",
+  device_lost: "the graphics device was lost",
+};
+
+function describeDevice(device: DeviceInfo): string {
+  if (device.backend === "webgpu") {
+    return `Runs on WebGPU: ${deviceName(device)}${device.is_fallback ? " (in software)" : ""}`;
   }
-  const name = deviceName(device);
-  return `Runs on WebGPU: ${name}${device.is_fallback ? " (in software, slow)" : ""}`;
+  const reason = device.fallback_reason;
+  return `Runs on the processor${reason === null ? ", as set" : `: ${FALLBACKS[reason.code]}`}.`;
 }
 
 function describeProgress(name: string, progress: Progress | undefined): { text: string; share?: number } {

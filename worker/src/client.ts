@@ -17,14 +17,16 @@ import {
   type ChatCompletionParams,
 } from "./chat.js";
 import { Connection, type CallListeners } from "./connection.js";
-import { abortError, EngineError } from "./errors.js";
+import { abortError, EngineError, type ErrorCode } from "./errors.js";
 import type { Method, NamedBlob, Params, Result, SourceParts } from "./protocol.js";
 import { StepStream } from "./step-stream.js";
 import { TaskQueue } from "./task-queue.js";
 import type {
+  Activations,
   BackendChoice,
   DeviceInfo,
   EngineStats,
+  FallbackReason,
   GenerationRequest,
   GenerationStep,
   KernelCheck,
@@ -45,6 +47,8 @@ export type * from "./types.js";
 export interface CreateEngineOptions {
   /** Default `auto`. */
   readonly backend?: BackendChoice;
+  /** How products on the CPU take their activations; the engine chooses where it is absent. */
+  readonly activations?: Activations;
   /** Address of the worker's script, where a bundler has not placed it. */
   readonly workerUrl?: string | URL;
   /** Makes the worker; takes precedence over `workerUrl`. Called again when a worker is replaced. */
@@ -56,6 +60,8 @@ export interface CreateEngineOptions {
   readonly maxBufferBytes?: number;
   /** The most bytes that all buffers on the device may take together. */
   readonly memoryBudgetBytes?: number;
+  /** Takes a software adapter for a graphics device where the backend is `auto`. For tests of what follows. */
+  readonly acceptSoftware?: boolean;
   /** Name of a kernel that is not run, for tests of what happens on a device that drops work. */
   readonly dropKernel?: string;
   /** Asks the graphics device for the clock that `profile` times kernels with. */
@@ -76,8 +82,10 @@ export interface LoadOptions extends ModelOptions {
 /** What happens besides the answers to requests. */
 export type EngineEvent =
   | { readonly type: "progress"; readonly progress: Progress }
-  /** The graphics device is gone; the next request starts a new worker and reloads the model. */
+  /** The graphics device is gone. The request that met its loss goes on with another, or fails. */
   | { readonly type: "devicelost"; readonly error: EngineError }
+  /** The engine runs on another backend than before; where that is the CPU, `device.fallback_reason` says why. */
+  | { readonly type: "backend"; readonly device: DeviceInfo }
   /** Something worth knowing, such as a worker that was replaced after a fault. */
   | { readonly type: "notice"; readonly message: string; readonly error?: EngineError };
 
@@ -99,13 +107,17 @@ export class Engine {
     },
   };
   readonly #options: CreateEngineOptions;
-  /** As asked for, until a graphics device turns out to be unreliable. */
-  #backend: NonNullable<CreateEngineOptions["backend"]>;
+  /** As asked for, until graphics devices turn out to be of no use. */
+  #backend: BackendChoice;
+  /** What was wrong with the last graphics device. */
+  #gpuFault: FallbackReason | undefined;
   readonly #listeners = new Set<(event: EngineEvent) => void>();
   /** What is asked for. Whatever else a request needs, such as a new worker, happens in its turn. */
   readonly #queue = new TaskQueue();
   #connection: Promise<Connection> | undefined;
   #device: DeviceInfo | undefined;
+  /** What the last worker ran on. */
+  #lastBackend: DeviceInfo["backend"] | undefined;
   #model: ModelInfo | undefined;
   /** The last model that was loaded, for a worker that takes the place of a failed one. */
   #lastLoad: Params<"load"> | undefined;
@@ -142,7 +154,7 @@ export class Engine {
   async load(source: ModelSource, options: LoadOptions = {}): Promise<ModelInfo> {
     const { signal, onProgress, ...modelOptions } = options;
     const params: Params<"load"> = { source: sourceParts(source), options: modelOptions };
-    return this.#queue.add(() => this.#load(params, { signal, onProgress }), signal);
+    return this.#queue.add(() => this.#persist(() => this.#load(params, { signal, onProgress })), signal);
   }
 
   /** Frees the model's memory. */
@@ -271,9 +283,12 @@ export class Engine {
     }
     signal?.addEventListener("abort", abort, { once: true });
     const stream = new StepStream<T>(abort);
-    this.#request("generate", defined(request), {
+    // Grows with each step: should the device be lost, the request is sent again and goes on from here.
+    const generated: number[] = [];
+    this.#request("generate", defined({ ...request, generated }), {
       signal: controller.signal,
       onStep: (step) => {
+        generated.push(...step.ids);
         const value = map(step);
         if (value !== undefined) {
           stream.push(value);
@@ -296,13 +311,42 @@ export class Engine {
     listeners: CallListeners = {},
     needsModel = true,
   ): Promise<Result<M>> {
-    return this.#queue.add(async () => {
+    const work = async (): Promise<Result<M>> => {
       if (needsModel && this.#model === undefined && this.#lastLoad !== undefined) {
         await this.#reload(this.#lastLoad, listeners.signal);
       }
       const connection = await abortable(this.#connect(), listeners.signal);
       return connection.call(method, params, listeners);
-    }, listeners.signal);
+    };
+    return this.#queue.add(() => this.#persist(work), listeners.signal);
+  }
+
+  /**
+   * Does `work`, and does it again where the graphics device was lost. After a second loss, or where the
+   * device gives wrong results, it goes on without one, if it may.
+   */
+  async #persist<T>(work: () => Promise<T>): Promise<T> {
+    for (let losses = 0; ; losses += 1) {
+      try {
+        return await work();
+      } catch (error) {
+        if (!(error instanceof EngineError) || !isGpuFault(error.code)) {
+          throw error;
+        }
+        const isHopeless = error.code === "device_unreliable" || losses > 0;
+        if (isHopeless && this.#backend !== "auto") {
+          throw error;
+        }
+        this.#gpuFault = { code: error.code, message: error.message };
+        if (isHopeless) {
+          this.#backend = "cpu";
+          // A device that is lost has taken its worker along.
+          const connection = await this.#connection;
+          connection?.close(error);
+          this.#forgetWorker();
+        }
+      }
+    }
   }
 
   #connect(): Promise<Connection> {
@@ -314,8 +358,8 @@ export class Engine {
   }
 
   async #open(): Promise<Connection> {
-    const { workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes, dropKernel, timestamps } =
-      this.#options;
+    const { activations, workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes } = this.#options;
+    const { acceptSoftware, dropKernel, timestamps } = this.#options;
     const create =
       worker ??
       (workerUrl === undefined
@@ -326,6 +370,8 @@ export class Engine {
         create,
         defined({
           backend: this.#backend,
+          accept_software: acceptSoftware,
+          activations,
           max_binding_bytes: maxBindingBytes,
           max_buffer_bytes: maxBufferBytes,
           memory_budget_bytes: memoryBudgetBytes,
@@ -336,12 +382,24 @@ export class Engine {
         (error) => this.#lose(error),
       );
       if (!this.#isTerminated) {
-        this.#device = device;
+        this.#enter(device);
       }
       return connection;
     } catch (error) {
       this.#connection = undefined;
       throw error;
+    }
+  }
+
+  /** Takes note of a new worker's device. */
+  #enter(opened: DeviceInfo): void {
+    const { backend, fallback_reason } = opened;
+    const device = { ...opened, fallback_reason: backend === "cpu" ? (this.#gpuFault ?? fallback_reason) : null };
+    const hadOther = this.#lastBackend !== undefined && this.#lastBackend !== backend;
+    this.#device = device;
+    this.#lastBackend = backend;
+    if (hadOther) {
+      this.#emit({ type: "backend", device });
     }
   }
 
@@ -367,39 +425,21 @@ export class Engine {
       listeners.onProgress?.(progress);
       this.#emit({ type: "progress", progress });
     };
-    try {
-      const model = await connection.call("load", params, { signal: listeners.signal, onProgress });
-      this.#model = model;
-      this.#lastLoad = params;
-      return model;
-    } catch (error) {
-      if (this.#backend !== "auto" || !(error instanceof EngineError) || error.code !== "device_unreliable") {
-        throw error;
-      }
-      this.#moveToCpu(connection, error);
-      return this.#load(params, listeners);
-    }
-  }
-
-  /** Gives up a graphics device that computes something else than it is told. */
-  #moveToCpu(connection: Connection, error: EngineError): void {
-    this.#backend = "cpu";
-    connection.close(error);
-    this.#forgetWorker();
-    this.#emit({
-      type: "notice",
-      message: "This graphics device gives wrong results. The processor answers instead, more slowly.",
-      error,
-    });
+    const model = await connection.call("load", params, { signal: listeners.signal, onProgress });
+    this.#model = model;
+    this.#lastLoad = params;
+    return model;
   }
 
   /** The worker is gone. The next request starts another and loads the model again. */
   #lose(error: EngineError): void {
     this.#forgetWorker();
-    this.#queue.clear(error);
     if (error.code === "device_lost") {
+      // The request that met the loss is carried out again, before those behind it.
       this.#emit({ type: "devicelost", error });
+      return;
     }
+    this.#queue.clear(error);
     this.#emit({
       type: "notice",
       message: "The engine's worker failed. The next request starts a new one and reloads the model.",
@@ -425,6 +465,10 @@ export interface CreateCompletion {
   (params: ChatCompletionParams & { readonly stream: true }): Promise<AsyncIterable<ChatCompletionChunk>>;
   (params: ChatCompletionParams & { readonly stream?: false }): Promise<ChatCompletion>;
   (params: ChatCompletionParams): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>>;
+}
+
+function isGpuFault(code: ErrorCode): code is "device_unreliable" | "device_lost" {
+  return code === "device_unreliable" || code === "device_lost";
 }
 
 function sourceParts(source: ModelSource): SourceParts {

@@ -20,7 +20,7 @@ const ERROR_TEXTS = {
   },
   device_lost: {
     sentence: "The graphics device was lost.",
-    hint: "Send the message again: the engine starts anew and reloads the model.",
+    hint: "Send the message again: the engine starts anew and reloads the model. The CPU backend needs no graphics device.",
   },
   weights_invalid: {
     sentence: "This is not a usable model file.",

@@ -7,6 +7,7 @@
 
 import type { SerializedError } from "./errors.js";
 import type {
+  Activations,
   BackendChoice,
   DeviceInfo,
   EngineStats,
@@ -38,6 +39,8 @@ export interface Methods {
   init: {
     params: {
       readonly backend: BackendChoice;
+      readonly accept_software?: boolean;
+      readonly activations?: Activations;
       readonly max_binding_bytes?: number;
       readonly max_buffer_bytes?: number;
       readonly memory_budget_bytes?: number;
@@ -49,7 +52,11 @@ export interface Methods {
   };
   load: { params: { readonly source: SourceParts; readonly options: ModelOptions }; result: ModelInfo };
   unload: { params: null; result: null };
-  generate: { params: GenerationRequest; result: null };
+  generate: {
+    /** `generated` are the ids of the reply that there are already: the reply goes on behind them. */
+    params: GenerationRequest & { readonly generated: readonly number[] };
+    result: null;
+  };
   tokenize: { params: { readonly text: string; readonly parse_special: boolean }; result: Uint32Array };
   render: {
     params: {

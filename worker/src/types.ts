@@ -3,8 +3,37 @@
  * API and of the engine, hence snake_case.
  */
 
-/** Where the numbers are computed; `auto` is WebGPU where there is an adapter, else the CPU. */
+/**
+ * Where the numbers are computed. `auto` is a graphics device through WebGPU, and the CPU where there is
+ * none, only one in software, or one that cannot be relied on. `webgpu` takes one in software as well,
+ * and fails where there is none.
+ */
 export type BackendChoice = "auto" | "webgpu" | "cpu";
+
+/** The precision in which products of weights with few bits take their activations on the CPU. */
+export type Activations = "f32" | "int16" | "int8";
+
+/** Why the CPU computes although the backend is `auto`. */
+export interface FallbackReason {
+  readonly code: FallbackCode;
+  /** The facts, for people. */
+  readonly message: string;
+}
+
+/** Stable names for why the CPU computes. */
+export type FallbackCode =
+  /** The browser does not have WebGPU, or not outside of secure contexts. */
+  | "no_webgpu"
+  /** There is no adapter. */
+  | "no_adapter"
+  /** The only adapter is emulated on the CPU, which is faster by itself. */
+  | "software_adapter"
+  /** The adapter gives no device. */
+  | "adapter_refused"
+  /** The graphics device computes something else than it is told. */
+  | "device_unreliable"
+  /** The graphics device was lost, and there was no other, or that was lost as well. */
+  | "device_lost";
 
 /** The device that the engine runs on. */
 export interface DeviceInfo {
@@ -13,6 +42,10 @@ export interface DeviceInfo {
   readonly vendor: string;
   /** A software adapter: correct, but far slower than the CPU backend. */
   readonly is_fallback: boolean;
+  /** Null on a graphics device. */
+  readonly activations: Activations | null;
+  /** Null where the backend is the one asked for, or a graphics device. */
+  readonly fallback_reason: FallbackReason | null;
   readonly features: readonly string[];
   readonly limits: Readonly<Record<string, number>>;
 }

@@ -4,11 +4,12 @@
  */
 
 import init, { WasmEngine as ModuleEngine } from "../wasm/signbit_engine.js";
+import type { Params } from "./protocol.js";
 import type {
+  Activations,
   BackendChoice,
   DeviceInfo,
   EngineStats,
-  GenerationRequest,
   GenerationStep,
   KernelCheck,
   Message,
@@ -21,6 +22,8 @@ import type {
 
 export interface EngineOptions {
   readonly backend: BackendChoice;
+  readonly accept_software?: boolean;
+  readonly activations?: Activations;
   readonly max_binding_bytes?: number;
   readonly max_buffer_bytes?: number;
   readonly memory_budget_bytes?: number;
@@ -55,7 +58,7 @@ export interface WasmEngine {
   end_part(): PartProgress;
   finish_load(): Promise<ModelInfo>;
   unload(): void;
-  start(request: GenerationRequest): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
+  start(request: Params<"generate">): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
   /** Milliseconds that a slice of work may take; what `step` does adapts to it. */
   set_time_budget(milliseconds: number): void;
   step(): Promise<GenerationStep>;

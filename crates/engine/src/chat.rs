@@ -23,6 +23,9 @@ pub struct ChatRequest {
     pub prompt: Option<String>,
     /// Token ids to go on from.
     pub ids: Option<Vec<u32>>,
+    /// Ids of the reply that there are already, as an earlier generation gave them: the reply goes on
+    /// behind them, and nothing of them is given again.
+    pub generated: Vec<u32>,
     /// Tool declarations, in the shape of the OpenAI API.
     pub tools: Vec<serde_json::Value>,
     /// Thinking on or off; the template's own default if absent.
@@ -238,6 +241,7 @@ impl Engine {
         }
         let generation = self.start(TokenRequest {
             prompt,
+            generated: request.generated.clone(),
             max_tokens: request.max_tokens,
             sampling,
             logprobs,
@@ -248,7 +252,7 @@ impl Engine {
             reused_tokens: generation.reused() as u32,
             ..Usage::default()
         };
-        Ok(ChatGeneration {
+        let mut chat = ChatGeneration {
             answer: AnswerFilter::new(request.stop, !request.tools.is_empty()),
             generation,
             detokenizer: Detokenizer::new(),
@@ -257,7 +261,9 @@ impl Engine {
             stop_ids,
             max_reasoning_tokens: request.max_reasoning_tokens,
             usage,
-        })
+        };
+        self.replay(&mut chat, &request.generated)?;
+        Ok(chat)
     }
 
     /// One slice of work: a piece of the prompt, or a few tokens.
@@ -270,9 +276,8 @@ impl Engine {
         let ids = self.step(&mut chat.generation).await?;
         let mut delta = ChatDelta::default();
         self.read_ids(chat, &ids, &mut delta)?;
-        let over_budget = chat.max_reasoning_tokens.is_some_and(|most| chat.usage.reasoning_tokens >= most);
         let goes_on = chat.generation.finished().is_none() && chat.generation.has_read_prompt();
-        if over_budget && goes_on && chat.thoughts.in_reasoning() {
+        if goes_on && chat.is_over_budget() {
             self.close_thought(chat, &mut delta)?;
         }
         if let Some(reason) = chat.generation.finished() {
@@ -288,12 +293,26 @@ impl Engine {
     fn close_thought(&mut self, chat: &mut ChatGeneration, delta: &mut ChatDelta) -> Result<(), EngineError> {
         let close = self.loaded()?.tokenizer.encode(CLOSE_THOUGHT, true);
         self.force(&mut chat.generation, &close)?;
-        chat.usage.completion_tokens += close.len() as u32;
-        chat.usage.reasoning_tokens += close.len() as u32;
-        delta.ids.extend(close);
-        // As text, since a file may declare the tag a token that has none.
-        let pieces = chat.thoughts.push(CLOSE_THOUGHT);
-        chat.emit(pieces, delta);
+        chat.read_close(&close, delta);
+        Ok(())
+    }
+
+    /// Reads ids that were given before, so that text, thought and counts go on from there.
+    fn replay(&self, chat: &mut ChatGeneration, ids: &[u32]) -> Result<(), EngineError> {
+        let close = self.loaded()?.tokenizer.encode(CLOSE_THOUGHT, true);
+        let (mut given, mut rest) = (ChatDelta::default(), ids);
+        while let Some((id, after)) = rest.split_first() {
+            rest = match rest.strip_prefix(&close[..]).filter(|_| chat.is_over_budget()) {
+                Some(after) => {
+                    chat.read_close(&close, &mut given);
+                    after
+                }
+                None => {
+                    self.read_ids(chat, std::slice::from_ref(id), &mut given)?;
+                    after
+                }
+            };
+        }
         Ok(())
     }
 
@@ -330,6 +349,21 @@ impl ChatGeneration {
     /// Tokens so far.
     pub fn usage(&self) -> Usage {
         self.usage
+    }
+
+    /// Whether a thought has taken all the tokens that it may.
+    fn is_over_budget(&self) -> bool {
+        let is_used_up = self.max_reasoning_tokens.is_some_and(|most| self.usage.reasoning_tokens >= most);
+        is_used_up && self.thoughts.in_reasoning()
+    }
+
+    /// Reads the ids that end a thought as its text, since a file may declare the tag a token that has none.
+    fn read_close(&mut self, ids: &[u32], delta: &mut ChatDelta) {
+        self.usage.completion_tokens += ids.len() as u32;
+        self.usage.reasoning_tokens += ids.len() as u32;
+        delta.ids.extend(ids);
+        let pieces = self.thoughts.push(CLOSE_THOUGHT);
+        self.emit(pieces, delta);
     }
 
     fn emit(&mut self, pieces: Vec<signbit_tokenizer::Piece>, delta: &mut ChatDelta) {

@@ -47,6 +47,9 @@ struct Resident {
 pub struct TokenRequest {
     /// The whole prompt; what the resident session already holds of it is not read again.
     pub prompt: Vec<u32>,
+    /// What there is of the reply already, as when the device that began it is gone. It is read behind
+    /// the prompt and counts as generated: with the same settings the same tokens follow.
+    pub generated: Vec<u32>,
     /// The most tokens to generate; `None` goes on to the end of the context.
     pub max_tokens: Option<u32>,
     /// How tokens are chosen.
@@ -82,7 +85,8 @@ pub struct Generation {
     n_reused: usize,
     n_generated: u32,
     max_tokens: u32,
-    /// Tokens of the prompt as it was given, before [`Engine::force`] made it longer.
+    /// Tokens of the prompt as it was given: in `request` it is followed by what there was of the reply,
+    /// or was forced into it.
     prompt_len: usize,
     choice: Choice,
     /// Only some ids may follow, which the caller says before each token.
@@ -95,7 +99,7 @@ pub struct Generation {
 impl Generation {
     /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
-        self.request.prompt.len()
+        self.prompt_len
     }
 
     /// Tokens of the prompt that have been read, reused ones included.
@@ -285,7 +289,7 @@ impl Engine {
     }
 
     /// Prepares a generation. Nothing is computed before the first [`Engine::step`].
-    pub fn start(&mut self, request: TokenRequest) -> Result<Generation, EngineError> {
+    pub fn start(&mut self, mut request: TokenRequest) -> Result<Generation, EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
         request.sampling.validate(resident.loaded.model.n_valid())?;
         if let Some(n) = request.logprobs.filter(|&n| n > MAX_TOP) {
@@ -301,13 +305,15 @@ impl Engine {
             return Err(EngineError::ContextFull { prompt_tokens, context_length });
         }
         resident.generation += 1;
+        let n_generated = request.generated.len() as u32;
+        request.prompt.append(&mut request.generated);
         let ledger = resident.session.ledger();
         // The last token must be read now, since its logits were not kept.
-        let extends = ledger.len() < prompt_tokens && request.prompt.starts_with(ledger);
+        let extends = ledger.len() < request.prompt.len() && request.prompt.starts_with(ledger);
         if !(extends && resident.session.is_sound()) {
             resident.session.reset(&mut self.device, &resident.loaded.model)?;
         }
-        let n_reused = resident.session.ledger().len();
+        let n_read = resident.session.ledger().len();
         // The last generated token need not be read, hence one more than the context has room for.
         let room = (context_length - prompt_tokens + 1) as u32;
         let max_tokens = request.max_tokens.unwrap_or(u32::MAX).min(room);
@@ -318,16 +324,16 @@ impl Engine {
             Choice::Sample { dry: request.sampling.has_dry(), logprobs: request.logprobs }
         };
         if choice != Choice::Greedy {
-            write_sampling(&mut self.device, &resident.loaded.model, &request)?;
+            write_sampling(&mut self.device, &resident.loaded.model, &request, prompt_tokens)?;
         }
-        let finished = (max_tokens == 0).then_some(FinishReason::Length);
+        let finished = (n_generated >= max_tokens).then_some(FinishReason::Length);
         Ok(Generation {
             number: resident.generation,
             request,
             step_limit: u32::MAX,
-            n_read: n_reused,
-            n_reused,
-            n_generated: 0,
+            n_read,
+            n_reused: n_read.min(prompt_tokens),
+            n_generated,
             max_tokens,
             prompt_len: prompt_tokens,
             choice,
@@ -405,7 +411,8 @@ impl Engine {
         }
         let sampling = resident.loaded.model.io().sampling;
         if allowed.is_some() && generation.choice == Choice::Greedy {
-            write_sampling(&mut self.device, &resident.loaded.model, &generation.request)?;
+            let (model, request) = (&resident.loaded.model, &generation.request);
+            write_sampling(&mut self.device, model, request, generation.prompt_len)?;
             generation.choice = Choice::Sample { dry: false, logprobs: None };
         }
         if let Some(words) = allowed {
@@ -469,10 +476,15 @@ impl Engine {
     }
 }
 
-/// Writes what the device needs to know of a request before it samples.
-fn write_sampling(device: &mut Device, model: &Model, request: &TokenRequest) -> Result<(), EngineError> {
+/// Writes what the device needs to know of a request before it samples. The reply begins at `prompt_len`.
+fn write_sampling(
+    device: &mut Device,
+    model: &Model,
+    request: &TokenRequest,
+    prompt_len: usize,
+) -> Result<(), EngineError> {
     let (sampling, buffers) = (&request.sampling, model.io().sampling);
-    let settings = sampling.settings(request.prompt.len() as u32);
+    let settings = sampling.settings(prompt_len as u32);
     device.write(buffers.settings.buffer, 0, bytemuck::cast_slice(&[settings]))?;
     let vocab = buffers.history.vocab as usize;
     if !sampling.logit_bias.is_empty() {
@@ -484,8 +496,12 @@ fn write_sampling(device: &mut Device, model: &Model, request: &TokenRequest) ->
     }
     if sampling.has_penalties() {
         let mut counts = vec![0u32; vocab];
-        for &id in &request.prompt {
+        let (prompt, reply) = request.prompt.split_at(prompt_len);
+        for &id in prompt {
             counts.get_mut(id as usize).into_iter().for_each(|count| *count = IN_PROMPT);
+        }
+        for &id in reply {
+            counts.get_mut(id as usize).into_iter().for_each(|count| *count += 1);
         }
         device.write(buffers.history.buffer, buffers.history.counts().into(), &counts)?;
     }

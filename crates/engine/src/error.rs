@@ -8,12 +8,36 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 
+/// Why there is no GPU to compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoGpu {
+    /// There is no adapter.
+    NoAdapter,
+    /// The adapter is software, and a real one was wanted.
+    SoftwareAdapter,
+    /// The adapter gives no device.
+    AdapterRefused,
+}
+
+impl NoGpu {
+    /// A stable string for callers to act on.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::NoAdapter => "no_adapter",
+            Self::SoftwareAdapter => "software_adapter",
+            Self::AdapterRefused => "adapter_refused",
+        }
+    }
+}
+
 /// Any failure of the engine.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    /// There is no usable GPU adapter.
-    #[error("no WebGPU adapter is available: {reason}")]
+    /// There is no GPU to compute on.
+    #[error("WebGPU cannot be used: {reason}")]
     WebGpuUnavailable {
+        /// How far the search came.
+        cause: NoGpu,
         /// What the platform said.
         reason: String,
     },

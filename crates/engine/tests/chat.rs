@@ -77,7 +77,7 @@ fn a_thought_ends_when_its_budget_is_used_up() {
             "enable_thinking": true, "max_tokens": 40, "max_reasoning_tokens": 12, "ignore_stop": true,
         });
         value.as_object_mut().unwrap().extend(sampling.as_object().unwrap().clone());
-        let answer = reply(&mut engine, request(value));
+        let answer = reply(&mut engine, request(value.clone()));
         assert!(!answer.reasoning.is_empty() && !answer.content.is_empty(), "{answer:?}");
         let close = engine.loaded().unwrap().tokenizer.encode("\n</think>\n\n", true).len() as u32;
         assert_eq!(answer.usage.reasoning_tokens, 12 + close, "{answer:?}");
@@ -85,6 +85,18 @@ fn a_thought_ends_when_its_budget_is_used_up() {
         // What was forced is part of the session: the ledger is prompt, reply and closing.
         let (prompt, n) = (answer.usage.prompt_tokens as usize, answer.ids.len());
         assert_eq!(engine.ledger().unwrap()[prompt..], answer.ids[..n - 1]);
+        // A device that takes over within the thought or behind it gives the rest.
+        for n in [5, answer.usage.reasoning_tokens as usize + 3] {
+            engine.reset().unwrap();
+            let (generated, rest) = answer.ids.split_at(n);
+            let object = value.as_object_mut().unwrap();
+            object.insert("generated".to_owned(), json!(generated));
+            let behind = reply(&mut engine, request(value.clone()));
+            assert_eq!((&behind.ids[..], behind.usage), (rest, answer.usage), "behind {n} tokens");
+            assert!(answer.content.ends_with(&behind.content) && !behind.content.is_empty());
+            assert!(answer.reasoning.ends_with(&behind.reasoning));
+            assert_eq!(behind.reasoning.is_empty(), n > 5);
+        }
     }
 }
 

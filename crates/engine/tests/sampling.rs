@@ -399,6 +399,14 @@ fn a_seed_gives_its_tokens_however_the_work_is_cut() {
         assert_eq!(together, with(1, 3));
         assert_ne!(together.0, with(2, 8).0);
         assert_eq!(together.1.iter().map(|found| found.id).collect::<Vec<_>>(), together.0);
+        // Nor does it matter whether the beginning was generated here or elsewhere.
+        for n in [1, 11, 24] {
+            let (generated, rest) = together.0.split_at(n);
+            engine.reset().unwrap();
+            let request = request(Sampling { seed: 1, ..sampling.clone() });
+            let request = TokenRequest { generated: generated.to_vec(), ..request };
+            assert_eq!(run(&mut engine, request, 8).0, rest, "behind {n} tokens");
+        }
     }
 }
 

@@ -72,6 +72,10 @@ impl CpuDevice {
             is_fallback: options.kernels == CpuKernels::Reference,
             compiles_slowly: !options.all_plans,
             subgroup_width: None,
+            activations: Some(match options.kernels {
+                CpuKernels::Reference => Activations::F32.name(),
+                CpuKernels::Fast(activations) => activations.name(),
+            }),
             features: Vec::new(),
             limits: Limits {
                 max_buffer_bytes: max,

@@ -8,7 +8,7 @@ use signbit_shaders::{Access, BufferId, Dispatch, Kernel, State, StateAccess};
 
 use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
 use crate::clock::now_ms;
-use crate::error::EngineError;
+use crate::error::{EngineError, NoGpu};
 
 /// How to open a GPU.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub struct GpuOptions {
     pub max_binding_bytes: Option<u64>,
     /// Plan as if buffers could hold no more than this.
     pub max_buffer_bytes: Option<u64>,
+    /// Open no software adapter: the CPU is faster by itself.
+    pub refuse_software: bool,
     /// Ask for the limits that WebGPU guarantees instead of all that the adapter has.
     pub minimum_limits: bool,
     /// Refuse to hold more bytes than this in buffers.
@@ -101,7 +103,12 @@ impl GpuDevice {
                 ..Default::default()
             })
             .await
-            .map_err(|e| EngineError::WebGpuUnavailable { reason: e.to_string() })?;
+            .map_err(|e| unavailable(NoGpu::NoAdapter, e.to_string()))?;
+        let info = adapter.get_info();
+        let is_software = info.device_type == wgpu::DeviceType::Cpu;
+        if is_software && options.refuse_software {
+            return Err(unavailable(NoGpu::SoftwareAdapter, "the only adapter is software".to_owned()));
+        }
         // Default limits would hide what the adapter can do; 128 MiB bindings split large tensors.
         let required_limits = if options.minimum_limits { wgpu::Limits::default() } else { adapter.limits() };
         let subgroups = adapter.features() & wgpu::Features::SUBGROUP;
@@ -121,7 +128,7 @@ impl GpuDevice {
                 ..Default::default()
             })
             .await
-            .map_err(|e| EngineError::WebGpuUnavailable { reason: e.to_string() })?;
+            .map_err(|e| unavailable(NoGpu::AdapterRefused, e.to_string()))?;
 
         let faults = Arc::new(Mutex::new(Faults::default()));
         device.on_uncaptured_error({
@@ -138,7 +145,6 @@ impl GpuDevice {
             }
         });
 
-        let info = adapter.get_info();
         let smaller = |limit: u64, hook: Option<u64>| hook.map_or(limit, |h| h.min(limit));
         let limits = Limits {
             max_buffer_bytes: smaller(required_limits.max_buffer_size, options.max_buffer_bytes),
@@ -152,8 +158,8 @@ impl GpuDevice {
         };
         let info = DeviceInfo {
             backend: "webgpu",
-            is_fallback: info.device_type == wgpu::DeviceType::Cpu,
-            compiles_slowly: info.device_type == wgpu::DeviceType::Cpu,
+            is_fallback: is_software,
+            compiles_slowly: is_software,
             name: options.adapter_name.unwrap_or_else(|| {
                 if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name.clone() }
             }),
@@ -162,6 +168,7 @@ impl GpuDevice {
                 .unwrap_or_else(|| [info.driver, info.driver_info].join(" ").trim().to_owned()),
             subgroup_width: has_subgroups.then_some(info.subgroup_max_size).filter(|&width| width > 0),
             features: adapter.features().iter_names().map(|(name, _)| name.to_owned()).collect(),
+            activations: None,
             limits,
         };
         let state = device.create_buffer(&wgpu::BufferDescriptor {
@@ -487,6 +494,10 @@ impl GpuDevice {
             buffer.destroy();
         }
     }
+}
+
+fn unavailable(cause: NoGpu, reason: String) -> EngineError {
+    EngineError::WebGpuUnavailable { cause, reason }
 }
 
 fn lock(faults: &Mutex<Faults>) -> MutexGuard<'_, Faults> {

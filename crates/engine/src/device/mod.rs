@@ -36,12 +36,14 @@ pub struct DeviceInfo {
     pub name: String,
     /// The adapter's vendor or driver.
     pub vendor: String,
-    /// Whether this is a software adapter.
+    /// Whether this is a software adapter, or the reference kernels.
     pub is_fallback: bool,
     /// Whether compiling takes so long that a model should do with few kernels.
     pub compiles_slowly: bool,
     /// The widest subgroup that the device may use, if its kernels may use subgroups at all.
     pub subgroup_width: Option<u32>,
+    /// On the CPU the precision in which products take their activations, by [`Activations::name`].
+    pub activations: Option<&'static str>,
     /// Optional features that the adapter has.
     pub features: Vec<String>,
     /// Sizes that the device allows.

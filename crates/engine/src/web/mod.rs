@@ -12,7 +12,9 @@ use wasm_bindgen::prelude::*;
 
 use crate::chat::{ChatGeneration, ChatRequest};
 use crate::check::check_kernels;
-use crate::device::{CpuDevice, CpuOptions, Device, GpuDevice, GpuOptions};
+use crate::device::{
+    Activations, CpuDevice, CpuKernels, CpuOptions, Device, DeviceInfo, GpuDevice, GpuOptions,
+};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
@@ -36,6 +38,7 @@ enum Inner {
 #[derive(Debug)]
 struct Ready {
     engine: Engine,
+    fallback_reason: Option<FallbackReason>,
     loader: Option<Loader>,
     generation: Option<ChatGeneration>,
 }
@@ -44,6 +47,9 @@ struct Ready {
 #[serde(default)]
 struct CreateOptions {
     backend: Backend,
+    /// Take a software adapter for a GPU where the backend is `auto`: for tests of what follows.
+    accept_software: bool,
+    activations: Option<ActivationsOption>,
     max_binding_bytes: Option<u64>,
     max_buffer_bytes: Option<u64>,
     minimum_limits: bool,
@@ -63,6 +69,57 @@ enum Backend {
     Auto,
     WebGpu,
     Cpu,
+}
+
+/// See [`Activations`].
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ActivationsOption {
+    F32,
+    Int16,
+    Int8,
+}
+
+impl From<ActivationsOption> for Activations {
+    fn from(option: ActivationsOption) -> Self {
+        match option {
+            ActivationsOption::F32 => Self::F32,
+            ActivationsOption::Int16 => Self::Int16,
+            ActivationsOption::Int8 => Self::Int8,
+        }
+    }
+}
+
+/// Why the CPU computes although a GPU would have been preferred.
+#[derive(Debug, Serialize)]
+struct FallbackReason {
+    code: &'static str,
+    message: String,
+}
+
+impl FallbackReason {
+    fn new(error: &EngineError) -> Self {
+        let code = match error {
+            EngineError::WebGpuUnavailable { cause, .. } if has_webgpu() => cause.code(),
+            EngineError::WebGpuUnavailable { .. } => "no_webgpu",
+            other => other.code(),
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+/// Whether the browser knows WebGPU, be there an adapter or not.
+fn has_webgpu() -> bool {
+    let navigator = js_sys::Reflect::get(&js_sys::global(), &"navigator".into());
+    navigator.is_ok_and(|navigator| js_sys::Reflect::has(&navigator, &"gpu".into()).unwrap_or(false))
+}
+
+/// What the engine runs on, and why.
+#[derive(Serialize)]
+struct DeviceReport<'d> {
+    #[serde(flatten)]
+    info: &'d DeviceInfo,
+    fallback_reason: &'d Option<FallbackReason>,
 }
 
 #[derive(Default, Deserialize)]
@@ -251,11 +308,16 @@ impl WasmEngine {
 
 #[wasm_bindgen]
 impl WasmEngine {
-    /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', max_binding_bytes?, max_buffer_bytes?,
-    /// minimum_limits?, memory_budget_bytes?, browser_subgroups?, adapter_name?, adapter_vendor?, drop_kernel?, timestamps? }`.
+    /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', accept_software?, activations?: 'f32' | 'int16' | 'int8',
+    /// max_binding_bytes?, max_buffer_bytes?, minimum_limits?, memory_budget_bytes?, browser_subgroups?,
+    /// adapter_name?, adapter_vendor?, drop_kernel?, timestamps? }`.
+    ///
+    /// `auto` is a GPU that is no software, and the CPU where there is none.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
         let options: CreateOptions = from_js(&options)?;
+        let is_auto = options.backend == Backend::Auto;
         let gpu_options = GpuOptions {
+            refuse_software: is_auto && !options.accept_software,
             max_binding_bytes: options.max_binding_bytes,
             max_buffer_bytes: options.max_buffer_bytes,
             minimum_limits: options.minimum_limits,
@@ -267,20 +329,21 @@ impl WasmEngine {
             timestamps: options.timestamps,
         };
         let cpu_options = CpuOptions {
+            kernels: CpuKernels::Fast(options.activations.map_or_else(Activations::default, Into::into)),
             max_buffer_bytes: options.max_binding_bytes.or(options.max_buffer_bytes),
             memory_budget_bytes: options.memory_budget_bytes,
             ..CpuOptions::default()
         };
         let cpu = || Device::Cpu(Box::new(CpuDevice::new(cpu_options)));
-        let device = match options.backend {
-            Backend::Cpu => cpu(),
+        let (device, fallback_reason) = match options.backend {
+            Backend::Cpu => (cpu(), None),
             Backend::WebGpu | Backend::Auto => match GpuDevice::open(gpu_options).await {
-                Ok(gpu) => Device::Gpu(Box::new(gpu)),
-                Err(_) if options.backend == Backend::Auto => cpu(),
+                Ok(gpu) => (Device::Gpu(Box::new(gpu)), None),
+                Err(error) if is_auto => (cpu(), Some(FallbackReason::new(&error))),
                 Err(error) => return Err(JsError::from(error).into()),
             },
         };
-        let ready = Ready { engine: Engine::new(device), loader: None, generation: None };
+        let ready = Ready { engine: Engine::new(device), fallback_reason, loader: None, generation: None };
         Ok(Self { inner: Rc::new(RefCell::new(Inner::Ready(Box::new(ready)))) })
     }
 
@@ -290,9 +353,11 @@ impl WasmEngine {
         Ok(())
     }
 
-    /// What the engine runs on.
+    /// What the engine runs on, and why that is the CPU where a GPU would have been preferred.
     pub fn device(&self) -> Result<JsValue, JsValue> {
-        Ok(to_js(self.lease()?.ready()?.engine.device_info())?)
+        let mut lease = self.lease()?;
+        let Ready { engine, fallback_reason, .. } = lease.ready()?;
+        Ok(to_js(&DeviceReport { info: engine.device_info(), fallback_reason })?)
     }
 
     /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn?,
@@ -516,14 +581,6 @@ impl WasmEngine {
         let kernels = ready.engine.profile(n_tokens, runs).await.map_err(JsError::from)?;
         let copied = ready.engine.device_mut().copy_bandwidth().await.map_err(JsError::from)?;
         Ok(to_js(&Measurements { copy_bandwidth_bytes_per_s: copied, kernels })?)
-    }
-
-    /// Destroys the GPU device, as a driver reset would: for tests of what follows.
-    pub fn destroy_device(&self) -> Result<(), JsValue> {
-        if let Device::Gpu(gpu) = self.lease()?.ready()?.engine.device_mut() {
-            gpu.destroy();
-        }
-        Ok(())
     }
 }
 

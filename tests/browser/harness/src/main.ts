@@ -10,16 +10,19 @@ import { checkChunks, checkContinuation } from "./invariants.js";
 /** Every worker that an engine has started, oldest first, for tests that end one from outside. */
 const workers: Worker[] = [];
 
-/** An engine whose worker reports uncaught GPU errors. */
+/** An engine whose worker reports uncaught GPU errors. The n-th worker loses its GPU after `tokensTillLoss[n]` tokens. */
 function openEngine(
   backend: signbit.BackendChoice,
   options: Omit<signbit.CreateEngineOptions, "backend" | "worker"> = {},
+  tokensTillLoss: readonly number[] = [],
 ): Promise<signbit.Engine> {
+  const losses = tokensTillLoss.values();
   return signbit.createEngine({
     ...options,
     backend,
     worker: () => {
-      const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+      const name = String(losses.next().value ?? "");
+      const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name });
       workers.push(worker);
       return worker;
     },

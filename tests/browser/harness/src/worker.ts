@@ -1,9 +1,11 @@
 /**
- * The worker under test with one addition: GPU errors that nobody catches become console errors,
- * which fail the test. The real worker is the unchanged module that it imports.
+ * The worker under test with two additions: GPU errors that nobody catches become console errors, which
+ * fail the test, and a worker whose name is a number loses its GPU when it has given so many tokens.
+ * The real worker is the unchanged module that it imports.
  */
 
 interface GpuDevice {
+  destroy(): void;
   addEventListener(type: "uncapturederror", listener: (event: { readonly error: Error }) => void): void;
 }
 
@@ -11,13 +13,35 @@ interface GpuAdapterClass {
   readonly prototype: { requestDevice(descriptor?: unknown): Promise<GpuDevice> };
 }
 
+interface WorkerScope {
+  readonly name: string;
+  postMessage(message: { readonly step?: { readonly ids: readonly number[] } }, transfer?: Transferable[]): void;
+}
+
+const devices: GpuDevice[] = [];
 const adapterClass = (globalThis as { readonly GPUAdapter?: GpuAdapterClass }).GPUAdapter;
 if (adapterClass !== undefined) {
   const { requestDevice } = adapterClass.prototype;
   adapterClass.prototype.requestDevice = async function (descriptor) {
     const device = await requestDevice.call(this, descriptor);
     device.addEventListener("uncapturederror", ({ error }) => console.error(`uncaptured GPU error: ${error.message}`));
+    devices.push(device);
     return device;
+  };
+}
+
+const scope = globalThis as unknown as WorkerScope;
+if (scope.name !== "") {
+  const { postMessage } = scope;
+  let tokensLeft = Number(scope.name);
+  scope.postMessage = (message, transfer) => {
+    postMessage.call(scope, message, transfer);
+    tokensLeft -= message.step?.ids.length ?? 0;
+    if (tokensLeft <= 0) {
+      for (const device of devices.splice(0)) {
+        device.destroy();
+      }
+    }
   };
 }
 
