@@ -1,7 +1,17 @@
 /** Signbit, used as another site would use it. */
 
-import { createEngine, type BackendChoice, type DeviceInfo, type Engine, type Profile } from "../../worker/dist/client.js";
+import { createEngine, type CreateEngineOptions, type DeviceInfo, type Engine, type Profile } from "../../worker/dist/client.js";
 import { measure, promptOf, PROMPT_TOKENS, type Runner, type Speeds, type Workload } from "./measure.js";
+
+/** What Signbit computes on, in the words of the command line tool. */
+export type Backend = keyof typeof BACKENDS;
+
+const BACKENDS = {
+  webgpu: { backend: "webgpu" },
+  cpu: { backend: "cpu" },
+  "cpu-f32": { backend: "cpu", activations: "f32" },
+  "cpu-int8": { backend: "cpu", activations: "int8" },
+} as const satisfies Record<string, CreateEngineOptions>;
 
 /** The fields of the command line tool's report, as far as a page can know them. */
 export interface SignbitReport extends Speeds {
@@ -30,8 +40,8 @@ interface Cost {
 }
 
 /** Loads the model and measures everything. */
-export async function measureSignbit(backend: BackendChoice, workload: Workload): Promise<SignbitReport> {
-  const engine = await createEngine({ backend, timestamps: true });
+export async function measureSignbit(backend: Backend, workload: Workload): Promise<SignbitReport> {
+  const engine = await createEngine({ ...BACKENDS[backend], timestamps: true });
   const start = performance.now();
   const model = await engine.load(workload.model, { context_length: workload.context });
   const load_ms = performance.now() - start;
@@ -66,13 +76,13 @@ export async function measureSignbit(backend: BackendChoice, workload: Workload)
 }
 
 /** Signbit for the stopwatch alone. */
-export async function timeSignbit(backend: BackendChoice, workload: Workload): Promise<Speeds & { readonly engine: string }> {
-  const engine = await createEngine({ backend });
+export async function timeSignbit(backend: Backend, workload: Workload): Promise<Speeds & { readonly engine: string }> {
+  const engine = await createEngine(BACKENDS[backend]);
   await engine.load(workload.model, { context_length: workload.context });
   const speeds = await measure(runnerOf(engine), workload);
-  const { backend: actual, name } = engine.device ?? {};
+  const { name, activations } = engine.device ?? {};
   engine.terminate();
-  return { engine: `Signbit, ${actual}${actual === "webgpu" ? ` on ${name}` : ", 1 thread"}`, ...speeds };
+  return { engine: `Signbit, ${backend === "webgpu" ? `webgpu on ${name}` : `cpu, ${activations} activations, 1 thread`}`, ...speeds };
 }
 
 function runnerOf(engine: Engine): Runner {
