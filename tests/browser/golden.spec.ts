@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
-import type { GoldenScope } from "./harness/dist/golden.js";
+import { QUICK, type GoldenScope } from "./harness/dist/golden.js";
 import { expect, openHarness, test } from "./test.js";
 
 /** Every folder with reference logits; a fixture that is added is tested. */
@@ -8,11 +8,6 @@ const FIXTURES = readdirSync(new URL("../golden/models", import.meta.url), { wit
   .filter((entry) => entry.isDirectory())
   .map(({ name }) => name)
   .sort();
-/**
- * A short prompt and one that crosses the tiles of the kernels and position 128. The software
- * adapter needs minutes for all of them; `npm run certify -- --full` has them.
- */
-const QUICK: GoldenScope = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
 /** On the GPU, for fixtures that differ from one of `VARIED` in the format of the weights alone. */
 const BRIEF: GoldenScope = { prompts: ["len-005"], greedyTokens: 4 };
 /** Both architectures, every kind of layer, and the formats of few bits. */
@@ -28,7 +23,8 @@ for (const fixture of FIXTURES) {
     await openHarness(page);
     const result = await page.evaluate(
       async ({ backend, fixture, scope }) => {
-        const engine = await harness.openEngine(backend);
+        // The tolerances are those of float32.
+        const engine = await harness.openEngine(backend, { activations: "f32" });
         const checks = await harness.checkGolden(engine, fixture, scope);
         engine.terminate();
         return { lines: checks.map(harness.line), failed: checks.filter(({ ok }) => !ok).map(harness.line) };

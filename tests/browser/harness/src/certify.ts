@@ -1,6 +1,6 @@
 /** The certification run: everything that says whether this device computes the right model. */
 
-import type { BackendChoice, DeviceInfo, Engine } from "../../../../worker/dist/client.js";
+import type { BackendChoice, CreateEngineOptions, DeviceInfo, Engine } from "../../../../worker/dist/client.js";
 import { checkAnswers } from "./answers.js";
 import { atMost, type Check } from "./checks.js";
 import { checkEmbedded } from "./embedded.js";
@@ -29,11 +29,12 @@ export interface CertifyReport {
 const INVARIANT_PROMPT = "len-130";
 
 export async function certify(
-  openEngine: (backend: BackendChoice) => Promise<Engine>,
+  openEngine: (backend: BackendChoice, options: Pick<CreateEngineOptions, "activations">) => Promise<Engine>,
   options: CertifyOptions,
 ): Promise<CertifyReport> {
   const started = new Date();
-  const engine = await openEngine(options.backend);
+  // The tolerances are those of float32.
+  const engine = await openEngine(options.backend, { activations: "f32" });
   const { device } = engine;
   if (device === undefined) {
     throw new Error("the engine has no device");

@@ -75,6 +75,12 @@ export interface GoldenScope {
   readonly greedyTokens?: number;
 }
 
+/**
+ * A short prompt and one that crosses the tiles of the kernels and position 128. The software
+ * adapter needs minutes for all of them; `npm run certify -- --full` has them.
+ */
+export const QUICK: GoldenScope = { prompts: ["len-005", "len-130"], greedyTokens: 16 };
+
 /** Loads a fixture and compares it. */
 export async function checkGolden(engine: Engine, name: string, scope: GoldenScope = {}): Promise<Check[]> {
   const { prompts: promptNames, greedyTokens = Number.POSITIVE_INFINITY } = scope;
