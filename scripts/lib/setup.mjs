@@ -14,6 +14,7 @@ const WASM_TARGET = "wasm32-unknown-unknown";
 
 /** Debian packages, each with what proves that it is not needed. */
 const BROWSER_PACKAGES = [{ name: "chromium", isPresent: () => chromiumPath() !== undefined }];
+const FIREFOX_PACKAGES = [{ name: "firefox-esr", isPresent: () => firefoxPath() !== undefined }];
 const VULKAN_PACKAGES = [
   { name: "libvulkan1", isPresent: hasVulkanLoader },
   { name: "mesa-vulkan-drivers", isPresent: () => lavapipePath() !== undefined },
@@ -45,6 +46,11 @@ export async function setUpBrowser() {
   await setUpPackages(BROWSER_PACKAGES);
 }
 
+/** What the tests in a second browser need. */
+export async function setUpFirefox() {
+  await setUpPackages(FIREFOX_PACKAGES);
+}
+
 /** What the GPU tests of cargo need: Vulkan in software. */
 export async function setUpVulkan() {
   await setUpPackages(VULKAN_PACKAGES);
@@ -60,6 +66,11 @@ export function chromiumPath() {
     return wanted;
   }
   return ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find((file) => existsSync(file));
+}
+
+/** Firefox, or undefined. */
+export function firefoxPath() {
+  return ["/usr/bin/firefox-esr", "/usr/bin/firefox"].find((file) => existsSync(file));
 }
 
 /** The description of Mesa's software Vulkan for the loader, or undefined. */
