@@ -527,10 +527,10 @@ fn for_each_nibble(out: &mut [f32], bytes: &[u8], value: impl Fn(f32) -> f32) {
 
 /// The number that a finite half stands for, subnormal ones too, without branches.
 pub(crate) fn f16_to_f32(half: u16) -> f32 {
-    let bits = u32::from(half);
+    // The sign ends up where it belongs, its copies between it and the exponent are cleared.
+    let bits = (i32::from(half as i16) << 13) as u32 & 0x8fff_e000;
     // The exponent's bias is 112 less.
-    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
-    f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
+    f32::from_bits(bits) * f32::from_bits((127 + 112) << 23)
 }
 
 #[cfg(test)]

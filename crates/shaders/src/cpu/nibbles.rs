@@ -64,7 +64,7 @@ impl Nibbles {
     }
 
     /// Writes the tables of a group, digit by digit, and returns the group's scale: the product of a
-    /// row is `scale * (sum_0 + sum_1 / 254 + ...)` with the digits' [`group_sums`].
+    /// row is `scale * (sum_0 + sum_1 / 254 + ...)` with the sums of the digits' products.
     pub fn tabulate(&self, group: &[f32], n_digits: usize, tables: &mut [u8]) -> f32 {
         let mut integers = [0i16; 3 * MAX_GROUP];
         let scale = digits(group, n_digits, &mut integers);
@@ -141,33 +141,96 @@ fn digits(group: &[f32], n_digits: usize, out: &mut [i16; 3 * MAX_GROUP]) -> f32
     scale + poison
 }
 
-/// What the sums of the digits come to.
-#[inline]
-pub(super) fn join_digits(sums: [&[i16; ROWS]; 3], n_digits: usize, out: &mut [f32; ROWS]) {
-    for (out, &sum) in out.iter_mut().zip(sums[0]) {
-        *out = f32::from(sum);
-    }
-    for (sums, unit) in sums.iter().zip([1.0, 1.0 / BASE, 1.0 / (BASE * BASE)]).take(n_digits).skip(1) {
-        for (out, &sum) in out.iter_mut().zip(*sums) {
-            *out += f32::from(sum) * unit;
+/// What the products of a tile of 32 rows with one token are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tile<'a> {
+    /// Bytes of the 32 rows.
+    pub quants: &'a [u8],
+    /// Scales of the 32 rows by group.
+    pub scales: &'a [[f32; ROWS]],
+    /// The token's tables by group, digit and nibble.
+    pub tables: &'a [u8],
+    /// The token's scales by group.
+    pub token_scales: &'a [f32],
+    /// Digits of an activation.
+    pub n_digits: usize,
+}
+
+impl Tile<'_> {
+    /// The products of the rows.
+    pub fn products(&self, nibbles: &Nibbles) -> [f32; ROWS] {
+        match (nibbles.addends, self.n_digits) {
+            (8, 1) => self.with_steps::<4, 1>(nibbles),
+            (8, 2) => self.with_steps::<4, 2>(nibbles),
+            (8, _) => self.with_steps::<4, 3>(nibbles),
+            (_, 1) => self.with_steps::<2, 1>(nibbles),
+            (_, 2) => self.with_steps::<2, 2>(nibbles),
+            _ => self.with_steps::<2, 3>(nibbles),
         }
     }
-}
 
-/// For 32 rows, the sums of the products of one group and digit: `quants` are the group's bytes in a
-/// tile of 32 rows, `tables` two tables per byte.
-#[inline]
-pub(super) fn group_sums(quants: &[u8], tables: &[u8], addends: usize, sums: &mut [i16; ROWS]) {
-    match addends {
-        8 => steps::<4>(quants, tables, sums),
-        _ => steps::<2>(quants, tables, sums),
+    /// For a known number of digits, and of bytes per row whose products are added up in bytes.
+    #[cfg(target_arch = "wasm32")]
+    fn with_steps<const BYTES: usize, const DIGITS: usize>(&self, nibbles: &Nibbles) -> [f32; ROWS] {
+        self.sum_groups::<DIGITS>(nibbles, group_sums_wasm::<BYTES>)
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn with_steps<const BYTES: usize, const DIGITS: usize>(&self, nibbles: &Nibbles) -> [f32; ROWS] {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            #[expect(unsafe_code, reason = "the processor has been asked whether it has AVX2")]
+            return unsafe { self.with_avx2::<BYTES, DIGITS>(nibbles) };
+        }
+        self.sum_groups::<DIGITS>(nibbles, group_sums_portable)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn with_avx2<const BYTES: usize, const DIGITS: usize>(&self, nibbles: &Nibbles) -> [f32; ROWS] {
+        self.sum_groups::<DIGITS>(nibbles, |quants, tables, sums| {
+            group_sums_avx2::<BYTES>(quants, tables, sums);
+        })
+    }
+
+    /// `group_sums` adds up the products of one group and digit: of the group's bytes, and two tables per
+    /// byte. Inlined, so that all of it uses the vectors that `group_sums` may use.
+    #[inline(always)]
+    fn sum_groups<const DIGITS: usize>(
+        &self,
+        nibbles: &Nibbles,
+        group_sums: impl Fn(&[u8], &[u8], &mut [i16; ROWS]),
+    ) -> [f32; ROWS] {
+        let group_bytes = nibbles.group_bytes();
+        let digit_bytes = group_bytes * 2 * TABLE_BYTES;
+        let groups = self.quants.chunks_exact(group_bytes * ROWS);
+        let tables = self.tables.chunks_exact(digit_bytes * DIGITS);
+        let scales = self.scales.iter().zip(self.token_scales);
+        let mut out = [0.0; ROWS];
+        let mut sums = [[0i16; ROWS]; DIGITS];
+        for ((quants, tables), (scales, token_scale)) in groups.zip(tables).zip(scales) {
+            for (tables, sums) in tables.chunks_exact(digit_bytes).zip(&mut sums) {
+                group_sums(quants, tables, sums);
+            }
+            for row in 0..ROWS {
+                let mut joined = f32::from(sums[0][row]);
+                for digit in 1..DIGITS {
+                    joined += f32::from(sums[digit][row]) * DIGIT_UNITS[digit];
+                }
+                out[row] += joined * (scales[row] * token_scale);
+            }
+        }
+        out
     }
 }
 
-/// The same for a known number of bytes per row between widenings.
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-#[inline]
-fn steps<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+/// What one is worth in each digit.
+const DIGIT_UNITS: [f32; 3] = [1.0, 1.0 / BASE, 1.0 / (BASE * BASE)];
+
+/// A function of its own, in which V8 keeps all vectors in registers.
+#[cfg(target_arch = "wasm32")]
+#[inline(never)]
+fn group_sums_wasm<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
     use core::arch::wasm32::*;
     let load = |bytes: &[u8; 16]| bytemuck::pod_read_unaligned::<v128>(bytes);
     let (mask, low_bytes) = (u8x16_splat(15), u16x8_splat(255));
@@ -207,19 +270,10 @@ fn steps<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
-fn steps<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        #[expect(unsafe_code, reason = "the processor has been asked whether it has AVX2")]
-        return unsafe { steps_avx2::<BYTES>(quants, tables, sums) };
-    }
-    steps_portable(quants, tables, sums);
-}
-
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn steps_avx2<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+#[inline]
+fn group_sums_avx2<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
     use core::arch::x86_64::*;
     let load = |bytes: &[u8; 32]| bytemuck::pod_read_unaligned::<__m256i>(bytes);
     let load_table = |bytes: &[u8; 16]| _mm256_broadcastsi128_si256(bytemuck::pod_read_unaligned(bytes));
@@ -253,7 +307,7 @@ fn steps_avx2<const BYTES: usize>(quants: &[u8], tables: &[u8], sums: &mut [i16;
 
 /// The definition.
 #[cfg(not(target_arch = "wasm32"))]
-fn steps_portable(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
+fn group_sums_portable(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
     *sums = [0; ROWS];
     for (quants, tables) in quants.as_chunks::<ROWS>().0.iter().zip(tables.as_chunks::<64>().0) {
         let product = |table: &[u8], nibble: u8| {
@@ -268,7 +322,7 @@ fn steps_portable(quants: &[u8], tables: &[u8], sums: &mut [i16; ROWS]) {
 
 /// What the look-ups use of the processor.
 pub(super) fn vector_unit() -> &'static str {
-    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    #[cfg(target_arch = "wasm32")]
     return "SIMD128";
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -285,6 +339,12 @@ mod tests {
 
     const FORMATS: [Format; 4] = [Format::Q1_0, Format::Q2_0G64, Format::Q2_0G128, Format::Q4_0];
 
+    /// What the look-ups of this processor give for one group and digit.
+    fn sums_of(nibbles: &Nibbles, quants: &[u8], tables: &[u8]) -> [f32; ROWS] {
+        let tile = Tile { quants, scales: &[[1.0; ROWS]], tables, token_scales: &[1.0], n_digits: 1 };
+        tile.products(nibbles)
+    }
+
     /// Activations of the largest magnitude meet weights of the largest: nothing may overflow.
     #[test]
     fn extreme_products_are_exact() {
@@ -296,8 +356,7 @@ mod tests {
                 let scale = nibbles.tabulate(&vec![sign * 127.0; nibbles.group], 1, &mut tables);
                 assert_eq!(scale, 1.0);
                 for byte in 0..=255u8 {
-                    let mut sums = [1; ROWS];
-                    group_sums(&vec![byte; n_bytes * ROWS], &tables, nibbles.addends, &mut sums);
+                    let sums = sums_of(&nibbles, &vec![byte; n_bytes * ROWS], &tables);
                     let of_nibble = |nibble: u8| -> i32 {
                         nibbles.values[..nibbles.weights]
                             .iter()
@@ -306,7 +365,7 @@ mod tests {
                     };
                     let exact =
                         (of_nibble(byte & 15) + of_nibble(byte >> 4)) * 127 * sign as i32 * n_bytes as i32;
-                    assert_eq!(sums.map(i32::from), [exact; ROWS], "{format:?} {byte:#x}");
+                    assert_eq!(sums.map(|sum| sum as i32), [exact; ROWS], "{format:?} {byte:#x}");
                 }
             }
         }
@@ -323,10 +382,9 @@ mod tests {
                 nibbles.tabulate(&group, 1, &mut tables);
                 let quants: Vec<u8> =
                     (0..nibbles.group_bytes() * ROWS).map(|_| rng.next_u32() as u8).collect();
-                let (mut ours, mut portable) = ([0; ROWS], [0; ROWS]);
-                group_sums(&quants, &tables, nibbles.addends, &mut ours);
-                steps_portable(&quants, &tables, &mut portable);
-                assert_eq!(ours, portable, "{format:?}");
+                let mut portable = [0; ROWS];
+                group_sums_portable(&quants, &tables, &mut portable);
+                assert_eq!(sums_of(&nibbles, &quants, &tables), portable.map(f32::from), "{format:?}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Products of a matrix with the vectors of some tokens.
 
-use super::nibbles::{Nibbles, TABLE_BYTES, group_sums, join_digits};
+use super::nibbles::{Nibbles, TABLE_BYTES, Tile};
 use super::tiles::ROWS;
 use super::{Activations, lanes};
 use crate::weights::{Format, f16_to_f32, unpack_row, words_per_row};
@@ -82,8 +82,8 @@ impl Matrix<'_> {
                 let by_token = tables.chunks_exact(token_bytes).zip(token_scales.chunks_exact(n_groups));
                 let n_tokens = x.len() / self.cols;
                 for (token, (tables, token_scales)) in (i * block..).zip(by_token.take(n_tokens)) {
-                    let sums = tile_sums(nibbles, n_digits, tile, &scales, tables, token_scales);
-                    sink(token, first, &sums[..height]);
+                    let tile = Tile { quants: tile, scales: &scales, tables, token_scales, n_digits };
+                    sink(token, first, &tile.products(&nibbles)[..height]);
                 }
             }
         }
@@ -108,34 +108,6 @@ impl Matrix<'_> {
     }
 }
 
-/// The products of 32 rows with one token.
-#[inline]
-fn tile_sums(
-    nibbles: Nibbles,
-    n_digits: usize,
-    tile: &[u8],
-    scales: &[[f32; ROWS]],
-    tables: &[u8],
-    token_scales: &[f32],
-) -> [f32; ROWS] {
-    let group_bytes = nibbles.group_bytes();
-    let digit_bytes = group_bytes * 2 * TABLE_BYTES;
-    let groups = tile.chunks_exact(group_bytes * ROWS).zip(tables.chunks_exact(digit_bytes * n_digits));
-    let mut out = [0.0; ROWS];
-    let mut sums = [[0i16; ROWS]; 3];
-    for ((quants, tables), (scales, token_scale)) in groups.zip(scales.iter().zip(token_scales)) {
-        for (tables, sums) in tables.chunks_exact(digit_bytes).zip(&mut sums) {
-            group_sums(quants, tables, nibbles.addends, sums);
-        }
-        let mut joined = [0.0; ROWS];
-        join_digits(sums.each_ref(), n_digits, &mut joined);
-        for ((out, joined), scale) in out.iter_mut().zip(joined).zip(scales) {
-            *out += joined * (scale * token_scale);
-        }
-    }
-    out
-}
-
 /// Widens the units of a tile of `height` rows to 32 rows.
 fn pad(tile: &[u8], height: usize, padded: &mut Vec<u8>) {
     padded.clear();
@@ -150,8 +122,8 @@ mod tests {
     use super::*;
     use crate::case::Rng;
     use crate::cpu::tiles;
-    use crate::weights::sample::{Scales, random_rows};
     use crate::weights::pack_rows;
+    use crate::weights::sample::{Scales, random_rows};
 
     /// An activation is off by half a unit of its last digit, whatever the others are, and no more.
     #[test]
