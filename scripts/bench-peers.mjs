@@ -4,7 +4,7 @@
  * WebGPU needs shader-f16, which the software adapter lacks; it has threads, Signbit has one. Takes the
  * options of `npm run bench`, of which these have other defaults, and
  *
- *   --backend LIST   Signbit's backends; cpu, cpu-f32, cpu-int8 and webgpu if not given
+ *   --backend LIST   Signbit's backends; cpu, cpu-f32 and webgpu if not given
  *   --threads LIST   wllama's threads; 1 and as many as there are cores if not given
  *   --prompts LIST   16 if not given: wllama may need seconds for a token of a model of usual size
  *   --tokens N       8 if not given
@@ -16,7 +16,7 @@ import { main } from "./lib/run.mjs";
 
 await main(async () => {
   const options = benchOptions({
-    backend: { type: "string", default: "cpu,cpu-f32,cpu-int8,webgpu" },
+    backend: { type: "string", default: "cpu,cpu-f32,webgpu" },
     threads: { type: "string", default: [...new Set([1, availableParallelism()])].join(",") },
     prompts: { type: "string", default: "16" },
     tokens: { type: "string", default: "8" },

@@ -4,7 +4,7 @@
  *   --model FILE     a GGUF file; the embedded model if not given
  *   --random NAME    random one-bit weights instead: qwen3-0.6b or qwen3.5-0.8b; with --layers,
  *                    --hidden-size, --intermediate-size, --vocab-size or --seed another size of it
- *   --backend LIST   of webgpu, cpu, and cpu-f32 and cpu-int8 for other activations; webgpu and cpu if
+ *   --backend LIST   of webgpu, cpu, and cpu-f32 for activations that are not rounded; webgpu and cpu if
  *                    not given
  *   --prompts LIST   lengths of the prompts
  *   --tokens N       tokens to decode

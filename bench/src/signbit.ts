@@ -10,7 +10,6 @@ const BACKENDS = {
   webgpu: { backend: "webgpu" },
   cpu: { backend: "cpu" },
   "cpu-f32": { backend: "cpu", activations: "f32" },
-  "cpu-int8": { backend: "cpu", activations: "int8" },
 } as const satisfies Record<string, CreateEngineOptions>;
 
 /** The fields of the command line tool's report, as far as a page can know them. */

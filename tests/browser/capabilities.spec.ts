@@ -23,7 +23,7 @@ test("the project has the backend it is named after @smoke", async ({ page, back
 test("the automatic choice takes no adapter in software and says why; a demand for WebGPU does, or fails", async ({ page, backend }) => {
   await openHarness(page);
   const { automatic, demanded } = await page.evaluate(async () => {
-    const { device: automatic } = await harness.openEngine("auto", { activations: "int8" });
+    const { device: automatic } = await harness.openEngine("auto", { activations: "f32" });
     const demanded = await harness.openEngine("webgpu").then(
       ({ device }) => ({ backend: device?.backend, activations: device?.activations, reason: device?.fallback_reason }),
       (error: unknown) => (error instanceof harness.signbit.EngineError ? error.code : String(error)),
@@ -31,7 +31,7 @@ test("the automatic choice takes no adapter in software and says why; a demand f
     return { automatic, demanded };
   });
   expect(automatic?.backend).toBe("cpu");
-  expect(automatic?.activations).toBe("int8");
+  expect(automatic?.activations).toBe("f32");
   expect(automatic?.fallback_reason?.code).toBe(backend === "webgpu" ? "software_adapter" : "no_adapter");
   expect(automatic?.fallback_reason?.message).not.toBe("");
   expect(demanded).toEqual(

@@ -101,7 +101,7 @@ const MUTATIONS = [
     ['crates/shaders/src/cpu/nibbles.rs', '(nibble >> (bits * place))', '(nibble >> (4 - bits - bits * place))'],
   ], PROCESSOR],
   ['sums of second digits lost on the processor', [
-    ['crates/shaders/src/cpu/nibbles.rs', '*out += f32::from(sum) * unit;', '*out += f32::from(sum) * unit * 0.0;'],
+    ['crates/shaders/src/cpu/nibbles.rs', '= [1.0, 1.0 / BASE, ', '= [1.0, 0.0, '],
   ], PROCESSOR],
   ['the last tile laid out as a full one', [
     ['crates/shaders/src/cpu/tiles.rs', '(start * units_per_row + row % ROWS, ROWS.min(n_rows - start))', '(start * units_per_row + row % ROWS, ROWS)'],

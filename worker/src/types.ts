@@ -11,7 +11,7 @@
 export type BackendChoice = "auto" | "webgpu" | "cpu";
 
 /** The precision in which products of weights with few bits take their activations on the CPU. */
-export type Activations = "f32" | "int16" | "int8";
+export type Activations = "f32" | "int10";
 
 /** Why the CPU computes although the backend is `auto`. */
 export interface FallbackReason {

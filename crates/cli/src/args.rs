@@ -48,12 +48,10 @@ pub enum Backend {
     /// The best adapter that WebGPU's native counterparts find
     #[default]
     Gpu,
-    /// The processor; activations are rounded to 16 bits for products of at most four bits per weight
+    /// The processor; activations are rounded to 10 bits for products of at most four bits per weight
     Cpu,
     /// The processor, activations as exact as f32
     CpuF32,
-    /// The processor, activations rounded to 8 bits
-    CpuInt8,
     /// The definitions of the kernels; slow
     CpuReference,
 }

@@ -25,7 +25,6 @@ fn open_device_with(backend: Backend, options: GpuOptions) -> Result<Device, Cli
         Backend::Gpu => Ok(Device::Gpu(Box::new(block_on(GpuDevice::open(options))?))),
         Backend::Cpu => Ok(cpu(CpuKernels::Fast(Activations::default()))),
         Backend::CpuF32 => Ok(cpu(CpuKernels::Fast(Activations::F32))),
-        Backend::CpuInt8 => Ok(cpu(CpuKernels::Fast(Activations::Int8))),
         Backend::CpuReference => Ok(cpu(CpuKernels::Reference)),
     }
 }

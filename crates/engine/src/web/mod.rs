@@ -76,16 +76,14 @@ enum Backend {
 #[serde(rename_all = "lowercase")]
 enum ActivationsOption {
     F32,
-    Int16,
-    Int8,
+    Int10,
 }
 
 impl From<ActivationsOption> for Activations {
     fn from(option: ActivationsOption) -> Self {
         match option {
             ActivationsOption::F32 => Self::F32,
-            ActivationsOption::Int16 => Self::Int16,
-            ActivationsOption::Int8 => Self::Int8,
+            ActivationsOption::Int10 => Self::Int10,
         }
     }
 }
@@ -308,7 +306,7 @@ impl WasmEngine {
 
 #[wasm_bindgen]
 impl WasmEngine {
-    /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', accept_software?, activations?: 'f32' | 'int16' | 'int8',
+    /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', accept_software?, activations?: 'f32' | 'int10',
     /// max_binding_bytes?, max_buffer_bytes?, minimum_limits?, memory_budget_bytes?, browser_subgroups?,
     /// adapter_name?, adapter_vendor?, drop_kernel?, timestamps? }`.
     ///
