@@ -13,6 +13,11 @@ use signbit_engine::session::{Choice, Session, Step, Want};
 /// One hybrid with unequal head counts and one dense model.
 const MODELS: [&str; 2] = ["qwen35-q1_0", "qwen3-q1_0"];
 
+/// Each of [`MODELS`] on each kind of device.
+fn everywhere() -> impl Iterator<Item = (&'static str, Engine)> {
+    MODELS.into_iter().flat_map(|name| [load(gpu(), name), load(cpu(), name)].map(|engine| (name, engine)))
+}
+
 /// Matvec and matmul add in different orders: their logits differ by rounding alone. The reference
 /// implementation differs from itself by 6e-5 between one pass and single steps, and grows to 7e-4
 /// at positions around 500.
@@ -123,8 +128,7 @@ fn edges_agree(engine: &mut Engine, name: &str, longest: usize, stepwise: usize)
 #[test]
 fn decode_after_a_long_prefill_equals_prefill() {
     let _gpu = one_at_a_time();
-    for name in MODELS {
-        let mut engine = load(gpu(), name);
+    for (name, mut engine) in everywhere() {
         let ids = random_ids(&engine, 12, 1030);
         let longer = |engine: &mut Engine, n: usize| {
             let pieces: Vec<_> = ids[..n].chunks(512).collect();
@@ -146,8 +150,7 @@ fn decode_after_a_long_prefill_equals_prefill() {
 #[test]
 fn continuing_a_session_equals_a_cold_run() {
     let _gpu = one_at_a_time();
-    for name in MODELS {
-        let mut engine = load(gpu(), name);
+    for (name, mut engine) in everywhere() {
         let ids = random_ids(&engine, 3, 100);
         let cold = last_logits(&mut engine, &[&ids]);
         for cut in [1, 64, 99] {
@@ -172,25 +175,26 @@ fn continuing_a_session_equals_a_cold_run() {
 #[test]
 fn a_prompt_that_does_not_extend_the_session_starts_over() {
     let _gpu = one_at_a_time();
-    let mut engine = load(gpu(), MODELS[0]);
-    let ids = random_ids(&engine, 4, 40);
-    let cold = greedy(&mut engine, &ids, 10);
-    // The same prompt again, a shorter one, and one that differs inside.
-    assert_eq!(greedy(&mut engine, &ids, 10), cold);
-    let other = greedy(&mut engine, &ids[..20], 10);
-    let mut changed = ids.clone();
-    changed[5] ^= 1;
-    greedy(&mut engine, &changed, 10);
-    assert_eq!(greedy(&mut engine, &ids[..20], 10), other);
-    assert_eq!(greedy(&mut engine, &ids, 10), cold);
+    for device in [gpu(), cpu()] {
+        let mut engine = load(device, MODELS[0]);
+        let ids = random_ids(&engine, 4, 40);
+        let cold = greedy(&mut engine, &ids, 10);
+        // The same prompt again, a shorter one, and one that differs inside.
+        assert_eq!(greedy(&mut engine, &ids, 10), cold);
+        let other = greedy(&mut engine, &ids[..20], 10);
+        let mut changed = ids.clone();
+        changed[5] ^= 1;
+        greedy(&mut engine, &changed, 10);
+        assert_eq!(greedy(&mut engine, &ids[..20], 10), other);
+        assert_eq!(greedy(&mut engine, &ids, 10), cold);
+    }
 }
 
 /// The stop id ends the generation on the device: later steps of the same submit change nothing.
 #[test]
 fn a_stop_id_inside_a_submit_leaves_the_session_clean() {
     let _gpu = one_at_a_time();
-    for name in MODELS {
-        let mut engine = load(gpu(), name);
+    for (name, mut engine) in everywhere() {
         let ids = random_ids(&engine, 5, 30);
         let free = greedy(&mut engine, &ids, 12);
         let stop_at = (1..12).find(|&i| !free[..i].contains(&free[i])).unwrap();
