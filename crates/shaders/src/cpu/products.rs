@@ -125,7 +125,7 @@ mod tests {
         for format in [Format::Q1_0, Format::Q2_0G64, Format::Q2_0G128, Format::Q4_0] {
             let group = Nibbles::of(format, Activations::Int10).unwrap().group;
             // Half of one in so many.
-            let unit = if format == Format::Q4_0 { 1.0 / 510.0 } else { 1.0 / 1022.0 };
+            let half_a_unit = if format == Format::Q4_0 { 1.0 / 510.0 } else { 1.0 / 1022.0 };
             let cols = 3 * format.block_weights();
             let mut rng = Rng::new(41);
             let bytes = random_rows(format, ROWS as u32, cols, Scales::Usual, &mut rng);
@@ -143,9 +143,9 @@ mod tests {
                 scales: &tiled_scales,
             };
             let x: Vec<f32> = (0..2 * cols).map(|_| rng.uniform() * 3.0).collect();
-            {
+            for (activations, unit) in [(Activations::Int10, half_a_unit), (Activations::F32, 0.0)] {
                 let mut worst = 0.0f64;
-                matrix.multiply(&x, Activations::Int10, |token, first, sums| {
+                matrix.multiply(&x, activations, |token, first, sums| {
                     for (row, sum) in (first..).zip(sums) {
                         let mut weights = vec![0.0; cols as usize];
                         unpack_row(format, cols, &quants, &scales, row, &mut weights);
@@ -163,7 +163,7 @@ mod tests {
                         worst = worst.max(error);
                     }
                 });
-                assert!(worst <= 1.0 && worst > 0.01, "{format:?}: {worst}");
+                assert!(worst <= 1.0 && worst > 0.01, "{format:?}, {activations:?}: {worst}");
             }
         }
     }
