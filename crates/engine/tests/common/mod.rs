@@ -60,6 +60,11 @@ pub fn cpu() -> Device {
     cpu_with(Activations::F32)
 }
 
+/// The definitions of the kernels, slow and in f64.
+pub fn reference() -> Device {
+    Device::Cpu(Box::new(CpuDevice::new(CpuOptions::reference())))
+}
+
 /// The processor with activations of some precision.
 pub fn cpu_with(activations: Activations) -> Device {
     let kernels = CpuKernels::Fast(activations);
