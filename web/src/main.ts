@@ -373,6 +373,9 @@ function keepFocus(): void {
   }
 }
 
+/** In less time the arrival of messages decides what a rate comes to. */
+const LEAST_S = 0.05;
+
 /** Tokens per second from the first token on; before it lies the reading of the prompt. */
 class SpeedClock {
   #firstAt: number | undefined;
@@ -387,6 +390,6 @@ class SpeedClock {
     const elapsed_s = (now - this.#firstAt) / 1000;
     const rate = (tokens - this.#firstCount) / elapsed_s;
     const count = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
-    return elapsed_s > 0 && rate > 0 ? `${count}, ${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s` : count;
+    return elapsed_s >= LEAST_S && rate > 0 ? `${count}, ${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s` : count;
   }
 }
