@@ -365,7 +365,7 @@ pub(super) fn vector_unit() -> &'static str {
     return "no vector look-ups";
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::case::Rng;
