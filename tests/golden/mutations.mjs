@@ -68,12 +68,19 @@ const MUTATIONS = [
     ['sigmoid(qkv[gates + i].into())', 'f64::from(qkv[gates + i])'],
   ]), LAYERS],
   ['scale of the neighbouring group', [
+    // Eight at a time, and sixteen.
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'row_scale(row, k / 128u)', 'row_scale(row, (k / 128u) ^ 1u)'],
     ['crates/shaders/src/weights.rs', 'chunks_exact_mut(128).zip(bytes.chunks_exact(16)).zip(halves)', 'chunks_exact_mut(128).zip(bytes.chunks_exact(16)).zip(halves.chunks(2).flat_map(|pair| pair.iter().rev()))'],
   ], LAYERS],
   ['bit order reversed', [
+    // Eight at a time, and sixteen.
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
     ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(1u, 2u, 4u, 8u)', 'vec4u(128u, 64u, 32u, 16u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(16u, 32u, 64u, 128u)', 'vec4u(8u, 4u, 2u, 1u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(256u, 512u, 1024u, 2048u)', 'vec4u(32768u, 16384u, 8192u, 4096u)'],
+    ['crates/shaders/src/common/unpack_q1_0.wgsl', 'vec4u(4096u, 8192u, 16384u, 32768u)', 'vec4u(2048u, 1024u, 512u, 256u)'],
     ['crates/shaders/src/weights.rs', 'if (byte >> i) & 1 == 1', 'if (byte >> (7 - i)) & 1 == 1'],
   ], LAYERS],
   ['last K-block dropped in prefill', both('matmul', [
