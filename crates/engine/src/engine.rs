@@ -212,7 +212,7 @@ impl Engine {
     /// The loader's model with the kernels that are right and fast on this device.
     async fn finish(&mut self, loader: Loader) -> Result<(LoadedModel, Tuning), EngineError> {
         let mut loaded = loader.finish(&mut self.device).await?;
-        // The CPU runs the references themselves.
+        // On the CPU there is no driver to doubt, and one way to compute each kernel.
         if self.device.info().backend == "cpu" {
             return Ok((loaded, Tuning::default()));
         }
@@ -306,6 +306,7 @@ impl Engine {
         }
         resident.generation += 1;
         let n_generated = request.generated.len() as u32;
+        let has_stopped = request.generated.last().is_some_and(|id| request.stop_ids.contains(id));
         request.prompt.append(&mut request.generated);
         let ledger = resident.session.ledger();
         // The last token must be read now, since its logits were not kept.
@@ -326,7 +327,10 @@ impl Engine {
         if choice != Choice::Greedy {
             write_sampling(&mut self.device, &resident.loaded.model, &request, prompt_tokens)?;
         }
-        let finished = (n_generated >= max_tokens).then_some(FinishReason::Length);
+        let finished = match has_stopped {
+            true => Some(FinishReason::Stop),
+            false => (n_generated >= max_tokens).then_some(FinishReason::Length),
+        };
         Ok(Generation {
             number: resident.generation,
             request,

@@ -108,10 +108,6 @@ pub struct Candidate {
 /// [`EngineError::WrongResults`] if a product has no variant that is right on this device.
 pub async fn tune(device: &mut Device, model: &mut Model, choose: &Choose) -> Result<Tuning, EngineError> {
     let mut tuning = Tuning { device: device_key(device), ..Tuning::default() };
-    if matches!(device, Device::Cpu(_)) {
-        // It has one way to compute each kernel.
-        return Ok(tuning);
-    }
     let products = products(model);
     let mut chosen: Vec<(Product, Variant, bool)> = Vec::new();
     let mut clock = Budget::start(device, products.len() as u32).await?;

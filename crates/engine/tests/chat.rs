@@ -49,7 +49,7 @@ fn turns_extend_the_session() {
             let turn = json!({ "messages": messages, "enable_thinking": on, "max_tokens": 40 });
             let answer = reply(&mut engine, request(turn.clone()));
             cold.reset().unwrap();
-            let expected = reply(&mut cold, request(turn));
+            let expected = reply(&mut cold, request(turn.clone()));
             assert_eq!(answer.ids, expected.ids, "{question}, thinking {thinking:?}");
             // All that was read or generated before, but for the end of the turn, which was not read.
             if processed > 0 {
@@ -58,6 +58,12 @@ fn turns_extend_the_session() {
             assert_eq!(expected.usage.reused_tokens, 0);
             processed = answer.usage.prompt_tokens + answer.usage.completion_tokens;
             assert_eq!(answer.finish_reason, Some(FinishReason::Stop));
+            // A device that takes over when all has been said has nothing to add.
+            let mut whole = turn;
+            whole.as_object_mut().unwrap().insert("generated".to_owned(), json!(answer.ids));
+            let rest = reply(&mut cold, request(whole));
+            assert!(rest.ids.is_empty() && rest.content.is_empty(), "{rest:?}");
+            assert_eq!(rest.finish_reason, Some(FinishReason::Stop));
             messages.push(json!({
                 "role": "assistant", "content": answer.content, "reasoning_content": answer.reasoning,
             }));
