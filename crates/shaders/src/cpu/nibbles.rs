@@ -5,7 +5,7 @@
 //! by a byte shuffle (as in T-MAC, Wei et al. 2024, arXiv:2407.00088). Activations are integers here:
 //! [`Nibbles::digits`] writes the activations that share a scale as one or three digits each.
 //!
-//! A product is `2^b h + l` with `0 <= l < 2^b`, and `h` of 8 - b + 2 bits or fewer. Bytes of `l` and of `h` are
+//! A product is `2^b h + l` with `0 <= l < 2^b` and a signed `h` of at most six bits. Bytes of `l` and of `h` are
 //! added up apart for a few nibbles, as many as cannot overflow, then widened to 16 bits, and those to f32
 //! before they overflow:
 //!

@@ -4,6 +4,13 @@ use crate::kernels::kivi::{Cache, Cursors, Part, WINDOW, finds_window_full, narr
 use crate::kernels::qkv::norm_rope;
 
 pub(super) fn kivi_append(args: &mut Args<'_>) {
+    append(args, |key, norm, angles, eps, out| {
+        out.copy_from_slice(&narrow(norm_rope(key, norm, angles, eps)));
+    });
+}
+
+/// The kernel with norm and rotation of a key, given its norm's weights, angles and epsilon, as a parameter.
+pub(super) fn append(args: &mut Args<'_>, norm_rope: impl Fn(&[f32], &[f32], &[f32], f32, &mut [f32])) {
     let p: Params = args.params();
     let layout = p.cache.layout();
     let position = args.state.position;
@@ -17,6 +24,7 @@ pub(super) fn kivi_append(args: &mut Args<'_>) {
     let (dim, n_rot) = (layout.head_dim as usize, p.n_rot as usize);
     let first_value = p.first_key as usize + layout.num_kv_heads as usize * dim;
     let cursors = Cursors::at(position + 1);
+    let mut rotated = vec![0.0; dim];
     for head in 0..layout.num_kv_heads {
         if finds_window_full(position) {
             cache.flush(head, cursors.quantised - WINDOW);
@@ -27,7 +35,8 @@ pub(super) fn kivi_append(args: &mut Args<'_>) {
             let value = &row[first_value + head as usize * dim..][..dim];
             let angles = &rope[(position + token) as usize * n_rot..][..n_rot];
             let place = cursors.place(position + token);
-            cache.write(Part::Key, head, place, &narrow(norm_rope(key, k_norm, angles, p.eps)));
+            norm_rope(key, k_norm, angles, p.eps, &mut rotated);
+            cache.write(Part::Key, head, place, &rotated);
             cache.write(Part::Value, head, place, value);
         }
     }
