@@ -20,7 +20,10 @@ import type {
   Profile,
   Progress,
   Rendering,
+  StorageUsage,
+  StoredModel,
   Tool,
+  Verification,
 } from "./types.js";
 
 /** A model as addresses or as local files: one, or all parts of a split model. */
@@ -70,6 +73,10 @@ export interface Methods {
   check_kernels: { params: { readonly filter?: string }; result: readonly KernelCheck[] };
   profile: { params: { readonly prompt_tokens: number; readonly runs: number }; result: Profile };
   stats: { params: null; result: EngineStats };
+  list_models: { params: null; result: readonly StoredModel[] };
+  verify_model: { params: { readonly id: string }; result: Verification };
+  delete_model: { params: { readonly id: string }; result: null };
+  storage_usage: { params: null; result: StorageUsage };
   reset: { params: null; result: null };
 }
 

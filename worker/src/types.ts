@@ -82,6 +82,69 @@ export interface ModelInfo {
   readonly warnings: readonly string[];
   /** Bytes by purpose. */
   readonly plan: Readonly<Record<string, unknown>>;
+  /**
+   * BLAKE3 over names, shapes, types and contents of the tensors and the hyperparameters: the same for every
+   * file that holds the same model, and another where anything that the forward pass reads differs.
+   */
+  readonly digest: string;
+  /** The files that the model was loaded from. */
+  readonly files: readonly ModelFile[];
+}
+
+/** Where model files are kept: in the origin's private file system, or in Cache Storage. */
+export type StoreKind = "opfs" | "cache";
+
+/** A file that a model was loaded from. */
+export interface ModelFile {
+  readonly name: string;
+  readonly bytes: number;
+  readonly sha256: string;
+  /** Null where it is not kept. */
+  readonly store: StoreKind | null;
+}
+
+/** A model that is kept on this machine, wholly or in part. */
+export interface StoredModel {
+  /** The address it was loaded from, or the name of a local file. */
+  readonly id: string;
+  readonly name: string;
+  readonly parts: number;
+  /** Bytes that are kept. */
+  readonly bytes: number;
+  /** Bytes of all files, or null where a server has not said. */
+  readonly bytes_total: number | null;
+  readonly is_complete: boolean;
+  readonly store: StoreKind;
+  /** Of each file; null where one has not been read to its end. */
+  readonly sha256: readonly (string | null)[];
+  /** Milliseconds since 1970. */
+  readonly created_at: number;
+  readonly used_at: number;
+}
+
+/** What a check of a kept model found. Segments that are not as they were written are forgotten. */
+export interface Verification {
+  readonly id: string;
+  /** Bytes that are as they were written. */
+  readonly bytes: number;
+  readonly is_complete: boolean;
+  readonly faults: readonly {
+    readonly part: number;
+    readonly offset: number;
+    readonly length: number;
+    readonly problem: "missing" | "damaged";
+  }[];
+}
+
+/** Storage of this origin. */
+export interface StorageUsage {
+  /** Bytes of kept models. */
+  readonly model_bytes: number;
+  /** Bytes that the browser counts for this origin, models included, and how many it allows. */
+  readonly usage: number | null;
+  readonly quota: number | null;
+  /** Whether the browser has promised not to clear it by itself. */
+  readonly is_persisted: boolean;
 }
 
 /** How a model is to be loaded. */
@@ -95,6 +158,11 @@ export interface ModelOptions {
    * memory; `auto`, the default, is `f32` where that fits.
    */
   readonly kv_cache?: "auto" | "f32" | "kivi";
+  /**
+   * How far the memory plan may step down where the model does not fit: not at all, to the 4-bit cache, or
+   * then to a shorter context, which is the default.
+   */
+  readonly memory_fallback?: "none" | "kv_cache" | "context";
   /** Compute the products of decode this way instead of the fastest. For measurements. */
   readonly variant?: "lanes" | "lanes4" | "table" | "table4" | "subgroup";
 }
@@ -134,6 +202,10 @@ export type Progress =
       readonly bytes_seen: number;
       /** Bytes of all parts, or null where a server does not say. */
       readonly bytes_total: number | null;
+      /** Of `bytes_seen`, those that were on this machine already. */
+      readonly bytes_local: number;
+      /** Another tab downloads the file, and this one waits for it. */
+      readonly is_waiting: boolean;
     }
   | { readonly stage: "prepare" }
   | { readonly stage: "prefill"; readonly tokens_done: number; readonly tokens_total: number };
@@ -279,6 +351,8 @@ export interface KernelCheck {
 
 /** Counters since the engine was opened, sizes of the loaded model, and what a decoded token costs. */
 export interface EngineStats {
+  /** Of the loaded model. */
+  readonly digest: string | null;
   readonly device: {
     readonly live_bytes: number;
     readonly live_buffers: number;

@@ -3,6 +3,8 @@
 //! The only code that knows wasm-bindgen. Calls must not overlap: the worker that owns the class
 //! runs one at a time.
 
+mod hash;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

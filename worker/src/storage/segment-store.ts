@@ -1,0 +1,38 @@
+/**
+ * Where the bytes of model files lie on this machine: in segments of a fixed size, each under the name
+ * of its own SHA-256. What a segment is for is written in the manifests (`manifests.ts`).
+ */
+
+import type { StoreKind } from "../types.js";
+
+/**
+ * Bytes of a segment. It fits into memory twice, for browsers hash whole buffers only, and into one entry
+ * of the cache of a private window, which refuses 256 MB. What is lost at most when a page is closed.
+ */
+export const SEGMENT_BYTES = 16 * 1024 * 1024;
+
+/** One way to keep segments. All calls may be made from several tabs at once. */
+export interface SegmentStore {
+  readonly kind: StoreKind;
+  /** Keeps `bytes` under `key`, in place of what is there. Rejects with a `StoreError`, and then leaves nothing there. */
+  write(key: string, bytes: Uint8Array): Promise<void>;
+  /** Fills `target` with the segment. False where there is none, or one of another length. */
+  read(key: string, target: Uint8Array): Promise<boolean>;
+  /** Forgets a segment; one that is not there is no error. */
+  delete(key: string): Promise<void>;
+  /** The keys of all segments, whole or not. */
+  keys(): Promise<string[]>;
+}
+
+/** Why a store does not keep something. */
+export type StoreProblem = "full" | "unavailable";
+
+export class StoreError extends Error {
+  readonly problem: StoreProblem;
+
+  constructor(problem: StoreProblem, cause?: unknown) {
+    super(problem === "full" ? "the browser's storage is full" : `the browser's storage refused: ${String(cause)}`, { cause });
+    this.name = "StoreError";
+    this.problem = problem;
+  }
+}
