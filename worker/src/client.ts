@@ -19,6 +19,7 @@ import {
 import { Connection, type CallListeners } from "./connection.js";
 import { abortError, EngineError, type ErrorCode } from "./errors.js";
 import type { Method, NamedBlob, Params, Result, SourceParts } from "./protocol.js";
+import { serveFetch } from "./storage/remote-fetch.js";
 import { StepStream } from "./step-stream.js";
 import { TaskQueue } from "./task-queue.js";
 import type {
@@ -36,7 +37,12 @@ import type {
   Profile,
   Progress,
   Rendering,
+  StorageNotice,
+  StorageUsage,
+  StoredModel,
+  StoreKind,
   Tool,
+  Verification,
 } from "./types.js";
 
 export type * from "./chat.js";
@@ -66,15 +72,35 @@ export interface CreateEngineOptions {
   readonly dropKernel?: string;
   /** Asks the graphics device for the clock that `profile` times kernels with. */
   readonly timestamps?: boolean;
+  /**
+   * Goes on after the graphics device was lost: with another device, the model from where it is kept, and the
+   * answer in progress from where it was. Default true; else requests reject with `device_lost`.
+   */
+  readonly recover?: boolean;
+  /** Where models are kept: by default in the faster of the browser's stores that works. */
+  readonly storage?: "auto" | StoreKind | "none";
+  /** Fetches models in place of the browser's own `fetch`. */
+  readonly fetch?: typeof fetch;
+  /** Milliseconds without a byte after which a connection is made again. */
+  readonly stallTimeoutMs?: number;
+  /** Attempts in a row without a byte after which a download fails, and the first pause between two. */
+  readonly downloadAttempts?: number;
+  readonly downloadBackoffMs?: number;
+  /** Bytes of the segments in which models are kept. For tests. */
+  readonly segmentBytes?: number;
   /** Receives every event, from the first moment on. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
 
-/** An address, a local file, or all parts of a split model in either form. */
-export type ModelSource = string | URL | Blob | readonly (string | URL)[] | readonly Blob[];
+/** An address, a local file, all parts of a split model in either form, or the id of a model that is kept. */
+export type ModelSource = string | URL | Blob | readonly (string | URL)[] | readonly Blob[] | { readonly stored: string };
 
 /** How a model is loaded. */
 export interface LoadOptions extends ModelOptions {
+  /** SHA-256 in hexadecimal that the file must have, or those of all files of a split model in order. */
+  readonly sha256?: string | readonly string[];
+  /** Whether to keep the files on this machine: by default those from addresses are kept, and local ones are not. */
+  readonly keep?: boolean;
   readonly signal?: AbortSignal;
   readonly onProgress?: (progress: Progress) => void;
 }
@@ -87,7 +113,9 @@ export type EngineEvent =
   /** The engine runs on another backend than before; where that is the CPU, `device.fallback_reason` says why. */
   | { readonly type: "backend"; readonly device: DeviceInfo }
   /** Something worth knowing, such as a worker that was replaced after a fault. */
-  | { readonly type: "notice"; readonly message: string; readonly error?: EngineError };
+  | { readonly type: "notice"; readonly message: string; readonly error?: EngineError }
+  /** A model that could be loaded is not kept. */
+  | ({ readonly type: "storage" } & StorageNotice);
 
 type EventOf<T extends EngineEvent["type"]> = Extract<EngineEvent, { type: T }>;
 
@@ -106,6 +134,15 @@ export class Engine {
       create: ((params: ChatCompletionParams) => this.#complete(params)) as CreateCompletion,
     },
   };
+  /** Models that are kept on this machine. These requests do not wait for others. */
+  readonly models = {
+    list: (): Promise<readonly StoredModel[]> => this.#ask("list_models", null),
+    /** Reads all of a kept model and forgets what is damaged: the next load fetches that again. */
+    verify: (id: string, options: { readonly signal?: AbortSignal } = {}): Promise<Verification> =>
+      this.#ask("verify_model", { id }, options.signal),
+    delete: async (id: string): Promise<void> => void (await this.#ask("delete_model", { id })),
+    usage: (): Promise<StorageUsage> => this.#ask("storage_usage", null),
+  };
   readonly #options: CreateEngineOptions;
   /** As asked for, until graphics devices turn out to be of no use. */
   #backend: BackendChoice;
@@ -122,6 +159,7 @@ export class Engine {
   /** The last model that was loaded, for a worker that takes the place of a failed one. */
   #lastLoad: Params<"load"> | undefined;
   #isTerminated = false;
+  #hasAskedToPersist = false;
 
   /** Use `createEngine`. */
   constructor(options: CreateEngineOptions) {
@@ -152,9 +190,12 @@ export class Engine {
    * model as it is; after any later failure or an abort no model is loaded.
    */
   async load(source: ModelSource, options: LoadOptions = {}): Promise<ModelInfo> {
-    const { signal, onProgress, ...modelOptions } = options;
-    const params: Params<"load"> = { source: sourceParts(source), options: modelOptions };
-    return this.#queue.add(() => this.#persist(() => this.#load(params, { signal, onProgress })), signal);
+    const { signal, onProgress, sha256, keep, ...modelOptions } = options;
+    const digests = sha256 === undefined ? undefined : [sha256].flat().map(checkedSha256);
+    const params: Params<"load"> = defined({ source: sourceParts(source), options: modelOptions, sha256: digests, keep });
+    const model = await this.#queue.add(() => this.#persist(() => this.#load(params, { signal, onProgress })), signal);
+    this.#askToPersist(model);
+    return model;
   }
 
   /** Frees the model's memory. */
@@ -270,6 +311,23 @@ export class Engine {
         );
   }
 
+  /** Sends a request that needs neither the model nor the device, at once. */
+  async #ask<M extends Method>(method: M, params: Params<M>, signal?: AbortSignal): Promise<Result<M>> {
+    const connection = await abortable(this.#connect(), signal);
+    return connection.call(method, params, { signal });
+  }
+
+  /** Asks the browser, once, not to clear what is kept by itself. Only pages may ask. */
+  #askToPersist({ files }: ModelInfo): void {
+    const storage = typeof document === "undefined" ? undefined : (navigator.storage as StorageManager | undefined);
+    if (this.#hasAskedToPersist || storage?.persist === undefined || files.every(({ store }) => store === null)) {
+      return;
+    }
+    this.#hasAskedToPersist = true;
+    // A refusal changes nothing.
+    void storage.persist().catch(() => false);
+  }
+
   /** Starts a generation whose steps, mapped, come out of the stream; undefined ones are left out. */
   #run<T>(
     request: GenerationRequest,
@@ -333,6 +391,9 @@ export class Engine {
         if (!(error instanceof EngineError) || !isGpuFault(error.code)) {
           throw error;
         }
+        if (error.code === "device_lost" && this.#options.recover === false) {
+          throw error;
+        }
         const isHopeless = error.code === "device_unreliable" || losses > 0;
         if (isHopeless && this.#backend !== "auto") {
           throw error;
@@ -359,7 +420,9 @@ export class Engine {
 
   async #open(): Promise<Connection> {
     const { activations, workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes } = this.#options;
-    const { acceptSoftware, dropKernel, timestamps } = this.#options;
+    const { acceptSoftware, dropKernel, timestamps, storage, segmentBytes } = this.#options;
+    const { stallTimeoutMs, downloadAttempts, downloadBackoffMs } = this.#options;
+    const fetchPort = this.#options.fetch === undefined ? null : servedFetch(this.#options.fetch);
     const create =
       worker ??
       (workerUrl === undefined
@@ -378,8 +441,19 @@ export class Engine {
           drop_kernel: dropKernel,
           timestamps,
           wasm_url: wasmUrl === undefined ? undefined : absoluteUrl(wasmUrl),
+          storage: defined({
+            store: storage ?? "auto",
+            segment_bytes: segmentBytes,
+            stall_ms: stallTimeoutMs,
+            attempts: downloadAttempts,
+            backoff_ms: downloadBackoffMs,
+          }),
+          fetch_port: fetchPort,
         }),
-        (error) => this.#lose(error),
+        {
+          onNotice: (notice) => this.#emit({ type: "storage", ...notice }),
+          whenDead: (error) => this.#lose(error),
+        },
       );
       if (!this.#isTerminated) {
         this.#enter(device);
@@ -434,12 +508,16 @@ export class Engine {
   /** The worker is gone. The next request starts another and loads the model again. */
   #lose(error: EngineError): void {
     this.#forgetWorker();
-    if (error.code === "device_lost") {
+    if (error.code === "device_lost" && this.#options.recover !== false) {
       // The request that met the loss is carried out again, before those behind it.
       this.#emit({ type: "devicelost", error });
       return;
     }
     this.#queue.clear(error);
+    if (error.code === "device_lost") {
+      this.#emit({ type: "devicelost", error });
+      return;
+    }
     this.#emit({
       type: "notice",
       message: "The engine's worker failed. The next request starts a new one and reloads the model.",
@@ -472,6 +550,9 @@ function isGpuFault(code: ErrorCode): code is "device_unreliable" | "device_lost
 }
 
 function sourceParts(source: ModelSource): SourceParts {
+  if (typeof source === "object" && "stored" in source) {
+    return { kind: "stored", id: source.stored };
+  }
   const items: readonly (string | URL | Blob)[] =
     typeof source === "string" || source instanceof URL || source instanceof Blob ? [source] : source;
   const urls: string[] = [];
@@ -484,6 +565,20 @@ function sourceParts(source: ModelSource): SourceParts {
     }
   }
   return blobs.length > 0 ? { kind: "blobs", blobs } : { kind: "urls", urls };
+}
+
+function checkedSha256(text: string): string {
+  if (!/^[0-9a-f]{64}$/i.test(text)) {
+    throw new EngineError("invalid_request", { detail: `"${text}" is not a SHA-256 in hexadecimal` });
+  }
+  return text.toLowerCase();
+}
+
+/** The page's own `fetch`, for a worker that holds the other end of the port. */
+function servedFetch(fetch: typeof globalThis.fetch): MessagePort {
+  const { port1, port2 } = new MessageChannel();
+  serveFetch(port1, fetch);
+  return port2;
 }
 
 /** Relative to the page: the worker's own base is its script. */

@@ -2,13 +2,20 @@
 
 import { abortError, deserializeError, EngineError, type SerializedError } from "./errors.js";
 import type { Method, Params, Request, Response, Result } from "./protocol.js";
-import type { DeviceInfo, GenerationStep, Progress } from "./types.js";
+import type { DeviceInfo, GenerationStep, Progress, StorageNotice } from "./types.js";
 
 /** What a request reports before it is answered. */
 export interface CallListeners {
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((progress: Progress) => void) | undefined;
   readonly onStep?: ((step: GenerationStep) => void) | undefined;
+}
+
+/** What a worker tells outside of its answers. */
+export interface WorkerListeners {
+  readonly onNotice: (notice: StorageNotice) => void;
+  /** Called at most once, when the worker has failed for good after a successful start, not by `close`. */
+  readonly whenDead: (error: EngineError) => void;
 }
 
 interface Pending {
@@ -25,24 +32,21 @@ const INIT_TIMEOUT_MS = 120_000;
 export class Connection {
   readonly #worker: Worker;
   readonly #pending = new Map<number, Pending>();
-  readonly #whenDead: (error: EngineError) => void;
+  readonly #listeners: WorkerListeners;
   readonly #watch = new AbortController();
   #nextId = 1;
   #death: EngineError | undefined;
 
-  private constructor(worker: Worker, whenDead: (error: EngineError) => void) {
+  private constructor(worker: Worker, listeners: WorkerListeners) {
     this.#worker = worker;
-    this.#whenDead = whenDead;
+    this.#listeners = listeners;
   }
 
-  /**
-   * Starts a worker and its engine. `whenDead` is called at most once, when the worker has failed
-   * for good after a successful start; it is not called by `close`.
-   */
+  /** Starts a worker and its engine. */
   static async open(
     createWorker: () => Worker,
     params: Params<"init">,
-    whenDead: (error: EngineError) => void,
+    listeners: WorkerListeners,
   ): Promise<{ readonly connection: Connection; readonly device: DeviceInfo }> {
     let worker: Worker;
     try {
@@ -59,10 +63,13 @@ export class Connection {
       throw error;
     }
     let isOpen = false;
-    const connection = new Connection(worker, (error) => {
-      if (isOpen) {
-        whenDead(error);
-      }
+    const connection = new Connection(worker, {
+      ...listeners,
+      whenDead: (error) => {
+        if (isOpen) {
+          listeners.whenDead(error);
+        }
+      },
     });
     worker.addEventListener("message", (event: MessageEvent<Response>) => connection.#receive(event.data));
     worker.addEventListener("error", (event) => {
@@ -138,7 +145,8 @@ export class Connection {
   }
 
   #post(request: Request): void {
-    this.#worker.postMessage(request);
+    const port = request.method === "init" ? request.params.fetch_port : null;
+    this.#worker.postMessage(request, port === null ? [] : [port]);
   }
 
   #receive(response: Response): void {
@@ -156,6 +164,9 @@ export class Connection {
         return;
       case "error":
         this.#fail(this.#take(response.id), response.error);
+        return;
+      case "notice":
+        this.#listeners.onNotice(response.notice);
         return;
       case "fault":
         this.#fail(undefined, response.error);
@@ -180,7 +191,7 @@ export class Connection {
   #die(error: EngineError): void {
     if (this.#death === undefined) {
       this.close(error);
-      this.#whenDead(error);
+      this.#listeners.whenDead(error);
     }
   }
 

@@ -6,6 +6,7 @@
  */
 
 import type { SerializedError } from "./errors.js";
+import type { OpenParams, StorageOptions } from "./storage/messages.js";
 import type {
   Activations,
   BackendChoice,
@@ -20,16 +21,19 @@ import type {
   Profile,
   Progress,
   Rendering,
+  StorageNotice,
   StorageUsage,
   StoredModel,
   Tool,
   Verification,
 } from "./types.js";
 
-/** A model as addresses or as local files: one, or all parts of a split model. */
+/** A model as addresses or as local files, one or all parts of a split model, or by the id under which it is kept. */
 export type SourceParts =
   | { readonly kind: "urls"; readonly urls: readonly string[] }
-  | { readonly kind: "blobs"; readonly blobs: readonly NamedBlob[] };
+  | { readonly kind: "blobs"; readonly blobs: readonly NamedBlob[] }
+  /** A model that is kept on this machine. */
+  | { readonly kind: "stored"; readonly id: string };
 
 /** A local file. The name is kept apart because a `Blob` has none. */
 export interface NamedBlob {
@@ -50,10 +54,12 @@ export interface Methods {
       readonly drop_kernel?: string;
       readonly timestamps?: boolean;
       readonly wasm_url?: string;
+      readonly storage: StorageOptions;
+      readonly fetch_port: MessagePort | null;
     };
     result: DeviceInfo;
   };
-  load: { params: { readonly source: SourceParts; readonly options: ModelOptions }; result: ModelInfo };
+  load: { params: OpenParams & { readonly options: ModelOptions }; result: ModelInfo };
   unload: { params: null; result: null };
   generate: {
     /** `generated` are the ids of the reply that there are already: the reply goes on behind them. */
@@ -110,5 +116,7 @@ export type Response =
   | { readonly type: "step"; readonly id: number; readonly step: GenerationStep }
   | { readonly type: "result"; readonly id: number; readonly value: Result<Method> }
   | { readonly type: "error"; readonly id: number; readonly error: SerializedError }
+  /** The storage has something to say that is no failure. */
+  | { readonly type: "notice"; readonly notice: StorageNotice }
   /** A failure outside any request. */
   | { readonly type: "fault"; readonly error: SerializedError };

@@ -136,6 +136,16 @@ export interface Verification {
   }[];
 }
 
+/** Why a model is not kept although it could be read. */
+export interface StorageNotice {
+  readonly code: "storage_full" | "storage_unavailable";
+  /** A sentence for people. */
+  readonly message: string;
+  /** Bytes that the browser counts for this origin, and how many it allows, where it says so. */
+  readonly usage: number | null;
+  readonly quota: number | null;
+}
+
 /** Storage of this origin. */
 export interface StorageUsage {
   /** Bytes of kept models. */
