@@ -52,11 +52,12 @@ export interface PartProgress {
  */
 export interface WasmEngine {
   device(): DeviceInfo;
-  begin_load(options: ModelOptions & { readonly tuning?: Tuning }): void;
+  /** `digest` is the model's where its bytes are known to be those it was computed from. */
+  begin_load(options: ModelOptions & { readonly tuning?: Tuning; readonly digest?: string }): void;
   begin_part(index: number, file_bytes: number | undefined): void;
   push(bytes: Uint8Array): Promise<PartProgress>;
   end_part(): PartProgress;
-  finish_load(): Promise<ModelInfo>;
+  finish_load(): Promise<Omit<ModelInfo, "files">>;
   unload(): void;
   start(request: Params<"generate">): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
   /** Milliseconds that a slice of work may take; what `step` does adapts to it. */
@@ -76,9 +77,21 @@ export interface WasmEngine {
   free(): void;
 }
 
+/** Compiles the wasm module, from where the package has it if no address is given. */
+export async function compileModule(url: string | undefined): Promise<WebAssembly.Module> {
+  const response = await fetch(url ?? new URL("../wasm/signbit_engine_bg.wasm", import.meta.url));
+  if (!response.ok) {
+    throw new Error(`${response.url} answered ${response.status}`);
+  }
+  // Browsers compile while they read only what is called wasm.
+  return response.headers.get("content-type") === "application/wasm"
+    ? WebAssembly.compileStreaming(response)
+    : WebAssembly.compile(await response.arrayBuffer());
+}
+
 /** Starts the module and makes an engine on the wanted backend. */
-export async function createWasmEngine(options: EngineOptions, wasmUrl: string | undefined): Promise<WasmEngine> {
-  await (wasmUrl === undefined ? init() : init({ module_or_path: wasmUrl }));
+export async function createWasmEngine(options: EngineOptions, module: WebAssembly.Module): Promise<WasmEngine> {
+  await init({ module_or_path: module });
   const engine: unknown = await ModuleEngine.create(options);
   return engine as WasmEngine;
 }

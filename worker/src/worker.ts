@@ -4,14 +4,16 @@
  * arrive.
  */
 
-import { abortError, EngineError, isErrorCode, serializeError, type SerializedError } from "./errors.js";
-import { openSource, type ModelPart } from "./model-source.js";
+import { abortError, EngineError, isErrorCode, serializeError, type ErrorCode, type SerializedError } from "./errors.js";
+import { ModelLoad } from "./model-load.js";
 import { adapterName, findAdapter, requestSubgroups } from "./adapter.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
+import { FileChanged, StorageClient } from "./storage/storage-client.js";
 import { keepTuning, readTuning } from "./tuning-store.js";
 import type { ModelInfo, Progress } from "./types.js";
+import { turn } from "./turn.js";
 import { uniqueId } from "./unique-id.js";
-import { createWasmEngine, type PartProgress, type WasmEngine } from "./wasm-engine.js";
+import { compileModule, createWasmEngine, type WasmEngine } from "./wasm-engine.js";
 
 /** The part of the worker's global scope that is used; TypeScript's DOM types know windows only. */
 interface WorkerScope {
@@ -25,17 +27,24 @@ interface Job {
   readonly controller: AbortController;
 }
 
-/** Progress of a download is worth a message this often, in milliseconds. */
-const PROGRESS_INTERVAL_MS = 50;
-
 /** Milliseconds of work between turns of the event loop, so that a visible page keeps its frames. */
 const VISIBLE_BUDGET_MS = 16;
 const HIDDEN_BUDGET_MS = 100;
+
+/** After these no other attempt with the same bytes can do better, so they are not kept. */
+const SAYS_THE_FILE_IS_USELESS: ReadonlySet<ErrorCode> = new Set([
+  "weights_invalid",
+  "model_unsupported",
+  "tokenizer_invalid",
+  "template_invalid",
+  "digest_mismatch",
+]);
 
 const scope = globalThis as unknown as WorkerScope;
 let running: Job | undefined;
 let isPageHidden = false;
 let engine: WasmEngine | undefined;
+let storage: StorageClient | undefined;
 /** Set by a failure after which the module must not be touched again. */
 let fault: SerializedError | undefined;
 
@@ -60,6 +69,11 @@ void holdLock().then((life_lock) => scope.postMessage({ type: "ready", life_lock
 async function carryOut(job: Job): Promise<void> {
   const { call, controller } = job;
   const { id } = call;
+  if (isAboutStorage(call.method)) {
+    // The storage has a worker of its own.
+    await answer(job);
+    return;
+  }
   if (running !== undefined) {
     scope.postMessage({ type: "error", id, error: serializeError(new EngineError("busy")) });
     return;
@@ -69,6 +83,13 @@ async function carryOut(job: Job): Promise<void> {
     return;
   }
   running = job;
+  await answer(job);
+}
+
+/** Carries a request out and sends its answer. */
+async function answer(job: Job): Promise<void> {
+  const { call, controller } = job;
+  const { id } = call;
   let response: Response;
   try {
     response = { type: "result", id, value: await dispatch(call, controller.signal) };
@@ -79,7 +100,9 @@ async function carryOut(job: Job): Promise<void> {
     }
     response = { type: "error", id, error };
   }
-  running = undefined;
+  if (running === job) {
+    running = undefined;
+  }
   scope.postMessage(response, response.type === "result" ? transferables(response.value) : []);
 }
 
@@ -119,7 +142,19 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
     case "unload":
       current().unload();
       return null;
+    case "list_models":
+      return currentStorage().call("list", null);
+    case "verify_model":
+      return currentStorage().call("verify", params);
+    case "delete_model":
+      return currentStorage().call("delete", params);
+    case "storage_usage":
+      return currentStorage().call("usage", null);
   }
+}
+
+function isAboutStorage(method: Method): boolean {
+  return method === "list_models" || method === "verify_model" || method === "delete_model" || method === "storage_usage";
 }
 
 /** Work that the module does in one piece: an abort is seen before and after it. */
@@ -144,11 +179,20 @@ function current(): WasmEngine {
   return engine;
 }
 
-async function init({ wasm_url, ...options }: Params<"init">): Promise<Result<"init">> {
+function currentStorage(): StorageClient {
+  if (storage === undefined) {
+    throw new EngineError("internal", { detail: "the worker was used before it was initialised" });
+  }
+  return storage;
+}
+
+async function init({ wasm_url, storage: storageOptions, fetch_port, ...options }: Params<"init">): Promise<Result<"init">> {
   try {
+    const module = await compileModule(wasm_url);
+    storage = new StorageClient(module, storageOptions, fetch_port, (notice) => scope.postMessage({ type: "notice", notice }));
     const adapter = options.backend === "cpu" ? null : await findAdapter();
     const browser_subgroups = adapter !== null && requestSubgroups(adapter);
-    engine = await createWasmEngine({ ...options, ...adapterName(adapter), browser_subgroups }, wasm_url);
+    engine = await createWasmEngine({ ...options, ...adapterName(adapter), browser_subgroups }, module);
   } catch (cause) {
     // Errors of the engine have a code; others come from fetching or compiling the module.
     if (cause instanceof Error && "code" in cause && isErrorCode(cause.code)) {
@@ -184,51 +228,43 @@ function holdLock(): Promise<string | null> {
   });
 }
 
-async function load(id: number, { source, options }: Params<"load">, signal: AbortSignal): Promise<ModelInfo> {
-  const engine = current();
-  const files = openSource(source);
-  // An address that does not answer must not cost the model that is loaded.
-  const first = await files.open(0, signal);
+/**
+ * Loads a model in place of the present one, which stays as long as the first bytes of the new have not come and its
+ * options are not known to make sense. A file that becomes another while it is read is read again, once.
+ */
+async function load(id: number, params: Params<"load">, signal: AbortSignal): Promise<ModelInfo> {
+  for (let attempt = 0; ; attempt += 1) {
+    try {
+      return await loadOnce(id, params, signal);
+    } catch (error) {
+      if (!(error instanceof FileChanged)) {
+        throw error;
+      }
+      if (attempt > 0) {
+        throw error.cause;
+      }
+    }
+  }
+}
+
+async function loadOnce(id: number, { options, ...source }: Params<"load">, signal: AbortSignal): Promise<ModelInfo> {
+  const [engine, storage] = [current(), currentStorage()];
+  const model = await storage.call("open", source);
+  throwIfAborted(signal);
+  const loading = new ModelLoad(engine, storage, model.bytes, signal, (progress) => report(id, progress));
+  const first = await loading.open(0);
   try {
     const tuning = await readTuning();
     throwIfAborted(signal);
-    engine.begin_load(tuning === undefined ? options : { ...options, tuning });
+    const { digest } = model;
+    engine.begin_load({ ...options, ...(tuning && { tuning }), ...(digest !== null && { digest }) });
   } catch (error) {
-    // Options that make no sense must not cost it either.
-    await first.close();
+    // Options that make no sense must not cost the model that is loaded.
+    await first.rest.return();
     throw error;
   }
   try {
-    report(id, downloadProgress(0, files.parts, 0, files.bytes ?? null));
-    let bytesBefore = 0;
-    let lastReport = 0;
-    if (files.parts > 1) {
-      // The whole model is planned before the first weight is read.
-      for (let part = 0; part < files.parts; part += 1) {
-        await pushHeader(engine, part, part === 0 ? first : await files.open(part, signal), files.parts);
-        throwIfAborted(signal);
-      }
-    }
-    for (let part = 0; part < files.parts; part += 1) {
-      const file = files.parts === 1 ? first : await files.open(part, signal);
-      engine.begin_part(part, file.bytes);
-      const total = files.bytes ?? (files.parts === 1 ? (file.bytes ?? null) : null);
-      let seen = 0;
-      for await (const bytes of file.read()) {
-        requireParts(await engine.push(bytes), files.parts);
-        seen += bytes.length;
-        const now = performance.now();
-        if (now - lastReport >= PROGRESS_INTERVAL_MS) {
-          lastReport = now;
-          report(id, downloadProgress(part, files.parts, bytesBefore + seen, total));
-          await turn();
-        }
-        throwIfAborted(signal);
-      }
-      engine.end_part();
-      bytesBefore += seen;
-      report(id, downloadProgress(part, files.parts, bytesBefore, total));
-    }
+    await loading.read(first);
     report(id, { stage: "prepare" });
     await turn();
     throwIfAborted(signal);
@@ -237,43 +273,20 @@ async function load(id: number, { source, options }: Params<"load">, signal: Abo
     if (tuning !== null && tuning.products.length > 0 && options.variant === undefined) {
       void keepTuning(tuning);
     }
+    const files = await storage.call("finish", { digest: info.digest });
     await turn();
     throwIfAborted(signal);
-    return info;
+    return { ...info, files };
   } catch (error) {
-    if (!serializeError(error).fatal) {
+    const { fatal, code } = serializeError(error);
+    if (!fatal) {
       engine.unload();
+    }
+    if (SAYS_THE_FILE_IS_USELESS.has(code)) {
+      await storage.call("discard", null);
     }
     throw error;
   }
-}
-
-/** Reads a file up to the end of its header and leaves the rest. */
-async function pushHeader(engine: WasmEngine, part: number, file: ModelPart, parts: number): Promise<void> {
-  engine.begin_part(part, file.bytes);
-  for await (const bytes of file.read()) {
-    const progress = await engine.push(bytes);
-    requireParts(progress, parts);
-    if (progress.header_complete) {
-      return;
-    }
-  }
-  // The file ended first, and the engine says so.
-  engine.end_part();
-}
-
-/** The first header tells of how many files the model consists. */
-function requireParts({ n_parts }: PartProgress, given: number): void {
-  if (n_parts > 0 && n_parts !== given) {
-    throw new EngineError("weights_invalid", {
-      detail: `the model consists of ${n_parts} files, and ${given} were given`,
-      hint: "Choose all files of the model together.",
-    });
-  }
-}
-
-function downloadProgress(part: number, parts: number, bytes_seen: number, bytes_total: number | null): Progress {
-  return { stage: "download", part, parts, bytes_seen, bytes_total };
 }
 
 async function generate(id: number, request: Params<"generate">, signal: AbortSignal): Promise<void> {
@@ -312,16 +325,4 @@ function throwIfAborted(signal: AbortSignal): void {
   if (signal.aborted) {
     throw abortError();
   }
-}
-
-const turnChannel = new MessageChannel();
-let resumeTurn: (() => void) | undefined;
-turnChannel.port1.onmessage = () => resumeTurn?.();
-
-/** One turn of the event loop. A timer would be clamped to milliseconds, or to seconds in a hidden tab. */
-function turn(): Promise<void> {
-  return new Promise((resolve) => {
-    resumeTurn = resolve;
-    turnChannel.port2.postMessage(null);
-  });
 }

@@ -28,9 +28,8 @@ export interface OpenParams {
 }
 
 export interface OpenedModel {
-  readonly parts: number;
-  /** Bytes of all files where they are known. */
-  readonly bytes: number | null;
+  /** Bytes of each file where they are known. */
+  readonly bytes: readonly (number | null)[];
   /** The model's digest, where the bytes on this machine are known to be those it was computed from. */
   readonly digest: string | null;
 }

@@ -1,0 +1,46 @@
+/** A model file that somebody chose on this machine. */
+
+import { abortError, EngineError } from "../errors.js";
+import type { FileIdentity } from "./manifests.js";
+import type { Origin } from "./origin.js";
+
+/** Bytes that are read at a time. */
+const PIECE_BYTES = 4 * 1024 * 1024;
+
+export class BlobFile implements Origin {
+  readonly identity: FileIdentity;
+  readonly isRemote = false;
+  readonly #name: string;
+  readonly #blob: Blob;
+
+  constructor(name: string, blob: Blob) {
+    this.#name = name;
+    this.#blob = blob;
+    const last_modified = blob instanceof File ? new Date(blob.lastModified).toUTCString() : null;
+    this.identity = { url: name, bytes: blob.size, etag: null, last_modified };
+  }
+
+  probe(): Promise<FileIdentity> {
+    return Promise.resolve(this.identity);
+  }
+
+  async *read(start: number, end: number | undefined, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+    const stop = Math.min(end ?? this.#blob.size, this.#blob.size);
+    for (let offset = start; offset < stop; offset += PIECE_BYTES) {
+      let buffer: ArrayBuffer;
+      try {
+        buffer = await this.#blob.slice(offset, Math.min(offset + PIECE_BYTES, stop)).arrayBuffer();
+      } catch (cause) {
+        throw new EngineError("weights_invalid", {
+          detail: `${this.#name} could not be read beyond ${offset} bytes`,
+          hint: "The file may have changed or gone since it was chosen. Choose it again.",
+          cause,
+        });
+      }
+      if (signal.aborted) {
+        throw abortError();
+      }
+      yield new Uint8Array(buffer);
+    }
+  }
+}
