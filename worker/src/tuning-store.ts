@@ -3,10 +3,9 @@
  * IndexedDB may be missing or refuse at any time; then every load measures.
  */
 
+import { settled, transact } from "./storage/database.js";
 import type { Tuning } from "./types.js";
 
-const DATABASE = "signbit";
-const STORE = "tuning";
 const KEY = "latest";
 
 /** A database that does not answer must not keep a load waiting for longer than measuring would. */
@@ -16,7 +15,7 @@ const PATIENCE_MS = 300;
 export async function readTuning(): Promise<Tuning | undefined> {
   const timeout = new Promise<undefined>((resolve) => setTimeout(resolve, PATIENCE_MS));
   try {
-    return await Promise.race([transact<Tuning | undefined>("readonly", (store) => store.get(KEY)), timeout]);
+    return await Promise.race([transact("tuning", "readonly", read), timeout]);
   } catch {
     return undefined;
   }
@@ -28,31 +27,13 @@ export async function keepTuning(tuning: Tuning): Promise<void> {
   const isNew = new Set(tuning.products.map(({ product }) => product));
   const others = before?.device === tuning.device ? before.products.filter(({ product }) => !isNew.has(product)) : [];
   try {
-    await transact("readwrite", (store) => store.put({ ...tuning, products: [...tuning.products, ...others] }, KEY));
+    const record = { ...tuning, products: [...tuning.products, ...others] };
+    await transact("tuning", "readwrite", (table) => settled(table.put(record, KEY)));
   } catch {
     // The next load measures again.
   }
 }
 
-async function transact<T>(mode: IDBTransactionMode, act: (store: IDBObjectStore) => IDBRequest): Promise<T> {
-  const database = await open();
-  try {
-    const request = act(database.transaction(STORE, mode).objectStore(STORE));
-    return (await settled(request)) as T;
-  } finally {
-    database.close();
-  }
-}
-
-function open(): Promise<IDBDatabase> {
-  const request = indexedDB.open(DATABASE, 1);
-  request.onupgradeneeded = () => request.result.createObjectStore(STORE);
-  return settled(request);
-}
-
-function settled<T>(request: IDBRequest<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error ?? new Error("the database refused"));
-  });
+function read(table: IDBObjectStore): Promise<Tuning | undefined> {
+  return settled<Tuning | undefined>(table.get(KEY));
 }

@@ -4,6 +4,7 @@
  */
 
 import type { StoreKind } from "../types.js";
+import { settled, transact } from "./database.js";
 
 /** What tells one version of a file from another. A server need not say all of it. */
 export interface FileIdentity {
@@ -44,4 +45,124 @@ export interface FileManifest {
   /** Milliseconds since 1970. */
   readonly created_at: number;
   readonly used_at: number;
+}
+
+/** The manifest of a file, if there is one. Rejects with a `StoreError` where the database refuses, as all of these do. */
+export async function readManifest(id: string): Promise<FileManifest | undefined> {
+  return known(await transact("files", "readonly", (files) => settled(files.get(id))));
+}
+
+/** The manifests of all files, in the order of their ids. */
+export async function allManifests(): Promise<FileManifest[]> {
+  const records: unknown[] = await transact("files", "readonly", (files) => settled(files.getAll()));
+  return records.filter(isManifest);
+}
+
+/**
+ * Replaces what is known of a file by what `change` makes of it, in one transaction: what another tab has recorded
+ * meanwhile is in `now`. `change` leaves everything as it is by giving undefined. Resolves with what then is known.
+ */
+export function updateManifest(
+  id: string,
+  change: (now: FileManifest | undefined) => FileManifest | undefined,
+): Promise<FileManifest | undefined> {
+  return transact("files", "readwrite", async (files) => {
+    const now = known(await settled(files.get(id)));
+    const next = change(now);
+    if (next === undefined) {
+      return now;
+    }
+    await settled(files.put(next, id));
+    return next;
+  });
+}
+
+/** Forgets a file. Its segments stay until they are collected (`library.ts`). */
+export async function deleteManifest(id: string): Promise<void> {
+  await transact("files", "readwrite", (files) => settled(files.delete(id)));
+}
+
+/** Bytes of the file, or null as long as nobody knows. */
+export function fileBytes({ identity, segments, segment_bytes, sha256 }: FileManifest): number | null {
+  const last = segments.at(-1);
+  if (identity.bytes !== null || sha256 === null || last === undefined || last === null) {
+    return identity.bytes;
+  }
+  return (segments.length - 1) * segment_bytes + last.length;
+}
+
+/** Bytes of the file that have arrived. */
+export function storedBytes({ segments }: FileManifest): number {
+  return segments.reduce((sum, segment) => sum + (segment?.length ?? 0), 0);
+}
+
+function known(record: unknown): FileManifest | undefined {
+  return isManifest(record) ? record : undefined;
+}
+
+/** Whether a record is one that this version has written. Any other is as good as none. */
+function isManifest(value: unknown): value is FileManifest {
+  return (
+    isRecord(value) &&
+    isText(value["id"]) &&
+    isText(value["model"]) &&
+    isCount(value["part"]) &&
+    isCount(value["parts"]) &&
+    value["part"] < value["parts"] &&
+    isText(value["name"]) &&
+    (value["store"] === "opfs" || value["store"] === "cache") &&
+    isIdentity(value["identity"]) &&
+    isCount(value["segment_bytes"]) &&
+    value["segment_bytes"] > 0 &&
+    areSegments(value["segments"], value["segment_bytes"], value["identity"].bytes) &&
+    (value["sha256"] === null || isHex(value["sha256"], 64)) &&
+    isCount(value["created_at"]) &&
+    isCount(value["used_at"])
+  );
+}
+
+function isIdentity(value: unknown): value is FileIdentity {
+  return (
+    isRecord(value) &&
+    isText(value["url"]) &&
+    (value["bytes"] === null || isCount(value["bytes"])) &&
+    (value["etag"] === null || isText(value["etag"])) &&
+    (value["last_modified"] === null || isText(value["last_modified"]))
+  );
+}
+
+/** Whether every segment is as long as its place in the file wants. Of a file of unknown size the last may be shorter. */
+function areSegments(value: unknown, segmentBytes: number, fileBytes: number | null): boolean {
+  if (!Array.isArray(value)) {
+    return false;
+  }
+  return value.every((segment: unknown, index) => {
+    if (segment === null) {
+      return true;
+    }
+    const left = fileBytes === null ? segmentBytes : fileBytes - index * segmentBytes;
+    const length = Math.min(segmentBytes, left);
+    const isShorter = fileBytes === null && index === value.length - 1;
+    return isSegment(segment) && segment.length > 0 && (segment.length === length || (isShorter && segment.length < length));
+  });
+}
+
+function isSegment(value: unknown): value is SegmentRecord {
+  return isRecord(value) && isCount(value["length"]) && isHex(value["sha256"], 64) && isHex(value["checksum"], 32);
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === "object" && value !== null;
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === "string";
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+function isHex(value: unknown, digits: number): value is string {
+  return isText(value) && value.length === digits && /^[0-9a-f]*$/.test(value);
 }

@@ -16,7 +16,10 @@ export interface SegmentStore {
   readonly kind: StoreKind;
   /** Keeps `bytes` under `key`, in place of what is there. Rejects with a `StoreError`, and then leaves nothing there. */
   write(key: string, bytes: Uint8Array): Promise<void>;
-  /** Fills `target` with the segment. False where there is none, or one of another length. */
+  /**
+   * Fills `target` with the segment. False where there is none, or one of another length. Rejects with a `StoreError`
+   * where the store itself does not answer.
+   */
   read(key: string, target: Uint8Array): Promise<boolean>;
   /** Forgets a segment; one that is not there is no error. */
   delete(key: string): Promise<void>;
@@ -35,4 +38,17 @@ export class StoreError extends Error {
     this.name = "StoreError";
     this.problem = problem;
   }
+}
+
+/** What the refusal of a browser means for a store. */
+export function toStoreError(cause: unknown): StoreError {
+  if (cause instanceof StoreError) {
+    return cause;
+  }
+  return new StoreError(isNamed(cause, "QuotaExceededError") ? "full" : "unavailable", cause);
+}
+
+/** Whether `error` is the platform's error of that name. */
+export function isNamed(error: unknown, name: string): boolean {
+  return error instanceof DOMException && error.name === name;
 }

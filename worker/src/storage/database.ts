@@ -1,0 +1,105 @@
+/**
+ * The IndexedDB database `signbit`, opened here and nowhere else. It may be missing, refuse, or be deleted at any
+ * time. A connection lives for one transaction, so that no tab keeps another from a newer version for long.
+ */
+
+import { StoreError, toStoreError } from "./segment-store.js";
+
+const NAME = "signbit";
+
+/** To be raised with every change of what is kept: an old tab then gets no access instead of misreading it. */
+const VERSION = 2;
+
+/** The tables: tuning under one fixed key, manifests by the id of the file, model digests by the hashes of the files. */
+const TABLES = ["tuning", "files", "digests"] as const;
+
+export type Table = (typeof TABLES)[number];
+
+/** How long to wait for a tab that holds an older version open. */
+const PATIENCE_MS = 3000;
+
+/**
+ * Runs `act` as one transaction over one table, and resolves when it is kept. `act` may wait for `settled`
+ * requests of that table and for nothing else. What it throws undoes the transaction. Rejects with a
+ * `StoreError` where the database refuses.
+ */
+export async function transact<T>(
+  table: Table,
+  mode: "readonly" | "readwrite",
+  act: (store: IDBObjectStore) => Promise<T>,
+): Promise<T> {
+  const database = await open();
+  try {
+    const transaction = database.transaction(table, mode);
+    const [value] = await Promise.all([run(transaction, table, act), completion(transaction)]);
+    return value;
+  } catch (cause) {
+    throw cause instanceof DOMException ? toStoreError(cause) : cause;
+  } finally {
+    database.close();
+  }
+}
+
+/** What a request gives. */
+export function settled<T>(request: IDBRequest<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error ?? refusal());
+  });
+}
+
+async function run<T>(transaction: IDBTransaction, table: Table, act: (store: IDBObjectStore) => Promise<T>): Promise<T> {
+  try {
+    return await act(transaction.objectStore(table));
+  } catch (error) {
+    // It has ended already where the database itself failed.
+    if (transaction.error === null) {
+      transaction.abort();
+    }
+    throw error;
+  }
+}
+
+function completion(transaction: IDBTransaction): Promise<void> {
+  return new Promise((resolve, reject) => {
+    transaction.oncomplete = () => resolve();
+    transaction.onabort = () => reject(transaction.error ?? refusal());
+  });
+}
+
+async function open(): Promise<IDBDatabase> {
+  try {
+    const request = indexedDB.open(NAME, VERSION);
+    request.onupgradeneeded = () => upgrade(request.result);
+    return await inTime(settled(request));
+  } catch (cause) {
+    throw toStoreError(cause);
+  }
+}
+
+function upgrade(database: IDBDatabase): void {
+  for (const table of TABLES) {
+    if (!database.objectStoreNames.contains(table)) {
+      database.createObjectStore(table);
+    }
+  }
+}
+
+/** Waits for a connection, and closes one that comes too late. */
+async function inTime(opening: Promise<IDBDatabase>): Promise<IDBDatabase> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const timeout = new Promise<undefined>((resolve) => {
+    timer = setTimeout(() => resolve(undefined), PATIENCE_MS);
+  });
+  const database = await Promise.race([opening, timeout]);
+  clearTimeout(timer);
+  if (database === undefined) {
+    void opening.then((late) => late.close(), () => undefined);
+    throw new StoreError("unavailable", "another tab holds the database");
+  }
+  return database;
+}
+
+function refusal(): DOMException {
+  return new DOMException("the database refused", "AbortError");
+}
