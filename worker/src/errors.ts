@@ -62,6 +62,18 @@ const ERROR_TEXTS = {
     sentence: "The model could not be downloaded.",
     hint: "Check the address and the connection, then try again.",
   },
+  digest_mismatch: {
+    sentence: "The model's bytes are not those that were promised.",
+    hint: "Load the model again from its maker's own address. If it happens again, do not use this copy.",
+  },
+  not_stored: {
+    sentence: "There is no such model in this browser.",
+    hint: "List the models that are kept, and take the id from there.",
+  },
+  storage_unavailable: {
+    sentence: "The browser's storage cannot be used.",
+    hint: "Allow this site to store data, close its other tabs, then try again.",
+  },
   aborted: {
     sentence: "The engine was shut down.",
     hint: "Create a new engine.",
