@@ -52,6 +52,8 @@ export interface PartProgress {
  */
 export interface WasmEngine {
   device(): DeviceInfo;
+  /** Resolves with the reason when the graphics device is lost. */
+  lost(): Promise<string>;
   /** `digest` is the model's where its bytes are known to be those it was computed from. */
   begin_load(options: ModelOptions & { readonly tuning?: Tuning; readonly digest?: string }): void;
   begin_part(index: number, file_bytes: number | undefined): void;

@@ -67,7 +67,7 @@ scope.addEventListener("unhandledrejection", (event) => {
 void holdLock().then((life_lock) => scope.postMessage({ type: "ready", life_lock }));
 
 async function carryOut(job: Job): Promise<void> {
-  const { call, controller } = job;
+  const { call } = job;
   const { id } = call;
   if (isAboutStorage(call.method)) {
     // The storage has a worker of its own.
@@ -204,6 +204,10 @@ async function init({ wasm_url, storage: storageOptions, fetch_port, ...options 
       cause,
     });
   }
+  void engine.lost().then((reason) => {
+    fault = { ...serializeError(new EngineError("device_lost", { detail: reason })), fatal: true };
+    scope.postMessage({ type: "fault", error: fault });
+  });
   return engine.device();
 }
 

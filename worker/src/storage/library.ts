@@ -95,6 +95,14 @@ export function deleteModel(id: string, stores: Stores): Promise<void> {
   );
 }
 
+/** Forgets one file of a model, and removes the segments that belong to no other. Rejects with a `StoreError`. */
+export function deleteFile(id: string, stores: Stores): Promise<void> {
+  return whileRemoving(async () => {
+    await deleteManifest(id);
+    await sweep(stores);
+  });
+}
+
 /** Removes segments that belong to no model, such as one whose page was closed before it was recorded. Gives their number. */
 export function collectGarbage(stores: Stores): Promise<number> {
   return answered(() => whileRemoving(() => sweep(stores)));

@@ -62,6 +62,8 @@ struct Pipeline {
 #[derive(Debug, Default)]
 struct Faults {
     lost: Option<String>,
+    /// Who waits for the loss.
+    watcher: Option<oneshot::Sender<String>>,
     error: Option<EngineError>,
 }
 
@@ -141,7 +143,12 @@ impl GpuDevice {
         device.set_device_lost_callback({
             let faults = Arc::clone(&faults);
             move |reason, message| {
-                lock(&faults).lost.get_or_insert(format!("{reason:?}: {message}"));
+                let mut faults = lock(&faults);
+                let reason = faults.lost.get_or_insert(format!("{reason:?}: {message}")).clone();
+                if let Some(watcher) = faults.watcher.take() {
+                    // The receiver is gone only when nobody waits any more.
+                    let _ = watcher.send(reason);
+                }
             }
         });
 
@@ -204,6 +211,18 @@ impl GpuDevice {
 
     pub(super) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Resolves with the reason when the device is lost. Only the last caller is told.
+    pub(super) fn lost(&self) -> oneshot::Receiver<String> {
+        let (sender, receiver) = oneshot::channel();
+        let mut faults = lock(&self.faults);
+        match &faults.lost {
+            // The receiver is here.
+            Some(reason) => drop(sender.send(reason.clone())),
+            None => faults.watcher = Some(sender),
+        }
+        receiver
     }
 
     /// Destroys the device, as a driver reset would.

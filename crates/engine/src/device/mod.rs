@@ -235,6 +235,22 @@ impl Device {
         }
     }
 
+    /// Resolves with the reason when the device is lost, and never otherwise. Only the last caller is told.
+    pub fn lost(&self) -> impl Future<Output = String> + use<> {
+        let receiver = match self {
+            Self::Gpu(d) => Some(d.lost()),
+            Self::Cpu(_) => None,
+        };
+        async {
+            if let Some(receiver) = receiver
+                && let Ok(reason) = receiver.await
+            {
+                return reason;
+            }
+            std::future::pending().await
+        }
+    }
+
     /// Waits for outstanding work and reports an error that the device raised meanwhile.
     pub async fn check(&mut self) -> Result<(), EngineError> {
         self.run(&[], &[Read::State]).await.map(|_| ())

@@ -360,6 +360,12 @@ impl WasmEngine {
         Ok(to_js(&DeviceReport { info: engine.device_info(), fallback_reason })?)
     }
 
+    /// Resolves with the reason when the device is lost, and never where that cannot happen.
+    pub fn lost(&self) -> Result<js_sys::Promise, JsValue> {
+        let lost = self.lease()?.ready()?.engine.device_mut().lost();
+        Ok(wasm_bindgen_futures::future_to_promise(async { Ok(lost.await.into()) }))
+    }
+
     /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn?,
     /// kv_cache?, variant?, tuning? }`.
     pub fn begin_load(&self, options: JsValue) -> Result<(), JsValue> {
