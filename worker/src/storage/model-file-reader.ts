@@ -123,8 +123,8 @@ export class ModelFileReader {
       return true;
     }
     try {
-      const now = await this.#origin.probe(AbortSignal.any([signal, AbortSignal.timeout(PROBE_PATIENCE_MS)]));
-      return isSame(now, manifest.identity);
+      await this.#origin.probe(AbortSignal.any([signal, AbortSignal.timeout(PROBE_PATIENCE_MS)]));
+      return true;
     } catch (error) {
       throwIfAborted(signal);
       // Without a connection the copy is as good as it was.
@@ -180,7 +180,7 @@ export class ModelFileReader {
       await this.#kept.take(bytes, this.#identity(origin));
       offset += bytes.length;
       const own = bytes.buffer instanceof ArrayBuffer ? (bytes as Uint8Array<ArrayBuffer>) : new Uint8Array(bytes);
-      yield { type: "piece", bytes: own, file_bytes: this.bytes, is_local: !origin.isRemote };
+      yield { type: "piece", bytes: own, file_bytes: this.bytes, is_local: this.#file.isLocal };
     }
     if (end === undefined) {
       this.#end = offset;
@@ -268,11 +268,4 @@ function throwIfAborted(signal: AbortSignal): void {
   if (signal.aborted) {
     throw abortError();
   }
-}
-
-/** What a server does not say tells nothing. */
-function isSame(now: FileIdentity, kept: FileIdentity): boolean {
-  const agree = (a: unknown, b: unknown): boolean => a === null || b === null || a === b;
-  const etagsKnown = now.etag !== null && kept.etag !== null;
-  return agree(now.bytes, kept.bytes) && agree(now.etag, kept.etag) && (etagsKnown || agree(now.last_modified, kept.last_modified));
 }

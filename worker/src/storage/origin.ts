@@ -10,8 +10,6 @@ import { allManifests, type FileIdentity, type FileManifest } from "./manifests.
 export interface Origin {
   /** What is known of the file so far. */
   readonly identity: FileIdentity | undefined;
-  /** Whether its bytes come over the network. */
-  readonly isRemote: boolean;
   /** Asks what file there is now, without reading it. */
   probe(signal: AbortSignal): Promise<FileIdentity>;
   /**
@@ -27,6 +25,8 @@ export interface SourceFile {
   readonly id: string;
   /** For people. */
   readonly name: string;
+  /** Whether it comes from this machine. */
+  readonly isLocal: boolean;
   /** The file itself, given what is known of it; undefined where only a kept copy can be had. */
   origin(known: FileIdentity | undefined): Origin | undefined;
 }
@@ -56,15 +56,15 @@ export async function sourceFiles(source: SourceParts, http: HttpOptions): Promi
 }
 
 function remoteFile(url: string, http: HttpOptions): SourceFile {
-  return { id: url, name: fileName(url), origin: (known) => new HttpFile(url, http, known) };
+  return { id: url, name: fileName(url), isLocal: false, origin: (known) => new HttpFile(url, http, known) };
 }
 
 function localFile(name: string, blob: Blob): SourceFile {
-  return { id: `${LOCAL}${encodeURIComponent(name)}`, name, origin: () => new BlobFile(name, blob) };
+  return { id: `${LOCAL}${encodeURIComponent(name)}`, name, isLocal: true, origin: (known) => new BlobFile(name, blob, known) };
 }
 
 function keptFile({ id, name }: FileManifest, http: HttpOptions): SourceFile {
-  return id.startsWith(LOCAL) ? { id, name, origin: () => undefined } : { ...remoteFile(id, http), name };
+  return id.startsWith(LOCAL) ? { id, name, isLocal: true, origin: () => undefined } : { ...remoteFile(id, http), name };
 }
 
 function fileName(url: string): string {
