@@ -32,7 +32,7 @@ export default defineConfig<Options>({
   webServer: {
     command: "node tests/browser/server.mjs",
     port: PORT,
-    env: { PORT: String(PORT) },
+    env: { PORT: String(PORT), SECOND_PORT: String(PORT + 1) },
     reuseExistingServer: false,
   },
   projects: [

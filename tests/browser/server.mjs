@@ -1,13 +1,17 @@
 /**
  * The web server of the browser tests. It serves the built page at `/`, and worker, models and test
  * harness under the paths they have in the project, all under a strict content security policy,
- * which a worker takes from the response with its own script. Under `/faults/` it misbehaves.
+ * which a worker takes from the response with its own script. `/generated/<bytes>?seed=<number>` is a file of noise.
+ * Under `/faults/` it misbehaves, as listed below for `/faults/<name>`, and in `faults.mjs` for
+ * `/faults/<id>/<path>`. With `SECOND_PORT` in the environment it is a second origin as well.
  */
 
-import { createReadStream, readFileSync, statSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
+import { serveFaulty, serveLog } from "./faults.mjs";
+import { fileOnDisk, generatedFile, serveFile } from "./files.mjs";
 
 const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
 const MODEL = path.join(ROOT, "tests/golden/tiny-geo/model.gguf");
@@ -15,24 +19,18 @@ const SHARED_FOLDERS = ["/worker/dist/", "/worker/wasm/", "/models/", "/tests/go
 const SLOW_PIECE_BYTES = 16_384;
 const SLOW_PIECE_MS = 50;
 
+const PORT = Number(process.env.PORT);
+const SECOND_PORT = Number(process.env.SECOND_PORT ?? 0);
+const SECOND_ORIGIN = `http://127.0.0.1:${SECOND_PORT}`;
+
 const POLICY = [
   "default-src 'none'",
   "script-src 'self' 'wasm-unsafe-eval'",
   "worker-src 'self'",
-  "connect-src 'self'",
+  `connect-src 'self' ${SECOND_PORT === 0 ? "" : SECOND_ORIGIN}`,
   "style-src 'self'",
   "img-src 'self' data:",
 ].join("; ");
-
-const TYPES = {
-  ".html": "text/html; charset=utf-8",
-  ".js": "text/javascript; charset=utf-8",
-  ".css": "text/css; charset=utf-8",
-  ".json": "application/json",
-  ".map": "application/json",
-  ".svg": "image/svg+xml",
-  ".wasm": "application/wasm",
-};
 
 /** Answers that are not what a model's address should give. */
 const FAULTS = {
@@ -74,48 +72,53 @@ const FAULTS = {
   foreign: (response) => send(response, "application/octet-stream", ggufOfArchitecture("mamba")),
 };
 
-const server = createServer((request, response) => {
+function answer(request, response) {
   response.setHeader("content-security-policy", POLICY);
   response.setHeader("x-content-type-options", "nosniff");
   response.setHeader("cache-control", "no-store");
-  const { pathname } = new URL(request.url ?? "/", "http://localhost");
-  if (pathname.startsWith("/faults/")) {
-    const fault = FAULTS[pathname.slice("/faults/".length)];
+  const url = new URL(request.url ?? "/", "http://localhost");
+  const [, kind, id, ...rest] = url.pathname.split("/");
+  if (kind === "log") {
+    return serveLog(request, response, id);
+  }
+  if (kind === "faults" && rest.length > 0) {
+    const pathname = `/${rest.join("/")}`;
+    return serveFaulty(request, response, { url, id, pathname, fileAt, otherOrigin: SECOND_ORIGIN });
+  }
+  if (kind === "faults") {
+    const fault = FAULTS[id];
     return fault === undefined ? response.writeHead(404).end() : fault(response);
   }
-  return serveFile(pathname, response);
-});
+  const file = fileAt(url.pathname, url.searchParams);
+  return file === undefined ? response.writeHead(404).end() : serveFile(request, response, file);
+}
 
-server.listen(Number(process.env.PORT), "127.0.0.1");
+function listen(port) {
+  createServer(answer).listen(port, "127.0.0.1");
+}
+
+// Whoever waits for the first port finds the second open as well.
+if (SECOND_PORT !== 0) {
+  listen(SECOND_PORT);
+}
+listen(PORT);
 
 function send(response, type, body) {
   response.writeHead(200, { "content-type": type, "content-length": Buffer.byteLength(body) });
   response.end(body);
 }
 
-function serveFile(pathname, response) {
+/** The file at a path, or undefined. */
+function fileAt(pathname, query) {
+  const generated = /^\/generated\/(\d+)$/.exec(pathname);
+  if (generated !== null) {
+    return generatedFile(Number(generated[1]), Number(query.get("seed") ?? 0));
+  }
   const decoded = path.posix.normalize(decodeURIComponent(pathname));
   const isShared = SHARED_FOLDERS.some((folder) => decoded.startsWith(folder));
-  const file = path.join(ROOT, isShared ? "." : "web/dist", decoded.endsWith("/") ? `${decoded}index.html` : decoded);
-  const size = fileSize(file);
-  if (size === undefined) {
-    response.writeHead(404).end();
-    return;
-  }
-  response.writeHead(200, {
-    "content-type": TYPES[path.extname(file)] ?? "application/octet-stream",
-    "content-length": size,
-  });
-  createReadStream(file).pipe(response);
-}
-
-function fileSize(file) {
-  try {
-    const stats = statSync(file);
-    return stats.isFile() ? stats.size : undefined;
-  } catch {
-    return undefined;
-  }
+  return fileOnDisk(
+    path.join(ROOT, isShared ? "." : "web/dist", decoded.endsWith("/") ? `${decoded}index.html` : decoded),
+  );
 }
 
 /** GGUF version 3 without tensors and with one key. */

@@ -5,6 +5,7 @@ import { checkAnswers } from "./answers.js";
 import { certify, checkKernels, line, type CertifyOptions } from "./certify.js";
 import { checkEmbedded } from "./embedded.js";
 import { checkGolden } from "./golden.js";
+import { http } from "./http.js";
 import { checkChunks, checkContinuation } from "./invariants.js";
 
 /** Every worker that an engine has started, oldest first, for tests that end one from outside. */
@@ -39,6 +40,7 @@ const harness = {
   checkEmbedded,
   checkGolden,
   checkKernels,
+  http,
   line,
   certify: (options: CertifyOptions) => certify(openEngine, options),
 };
