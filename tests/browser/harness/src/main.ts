@@ -7,6 +7,7 @@ import { checkEmbedded } from "./embedded.js";
 import { checkGolden } from "./golden.js";
 import { http } from "./http.js";
 import { checkChunks, checkContinuation } from "./invariants.js";
+import * as storage from "./storage.js";
 
 /** Every worker that an engine has started, oldest first, for tests that end one from outside. */
 const workers: Worker[] = [];
@@ -42,6 +43,7 @@ const harness = {
   checkKernels,
   http,
   line,
+  storage,
   certify: (options: CertifyOptions) => certify(openEngine, options),
 };
 
