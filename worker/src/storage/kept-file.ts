@@ -138,6 +138,11 @@ export class KeptFile {
     this.#writing.catch(() => undefined);
   }
 
+  /** Waits for the segment that is on its way into the store, whatever becomes of it. */
+  async settle(): Promise<void> {
+    await this.#writing.catch(() => undefined);
+  }
+
   /** The whole file has been read, and `sha256` is its digest. */
   async complete(identity: FileIdentity, sha256: string): Promise<void> {
     await this.#writing;
@@ -148,7 +153,7 @@ export class KeptFile {
 
   /** Forgets the file. */
   async forget(): Promise<void> {
-    await this.#writing.catch(() => undefined);
+    await this.settle();
     this.#damaged.clear();
     if (this.#manifest !== undefined) {
       this.#manifest = undefined;

@@ -175,12 +175,17 @@ export class ModelFileReader {
     const end = next === undefined ? undefined : next * segmentBytes;
     let offset = start;
     this.#kept.begin(start / segmentBytes);
-    for await (const bytes of origin.read(start, end, signal)) {
-      hash?.update(bytes);
-      await this.#kept.take(bytes, this.#identity(origin));
-      offset += bytes.length;
-      const own = bytes.buffer instanceof ArrayBuffer ? (bytes as Uint8Array<ArrayBuffer>) : new Uint8Array(bytes);
-      yield { type: "piece", bytes: own, file_bytes: this.bytes, is_local: this.#file.isLocal };
+    try {
+      for await (const bytes of origin.read(start, end, signal)) {
+        hash?.update(bytes);
+        await this.#kept.take(bytes, this.#identity(origin));
+        offset += bytes.length;
+        // Nobody shares this memory with other threads.
+        yield { type: "piece", bytes: bytes as Uint8Array<ArrayBuffer>, file_bytes: this.bytes, is_local: this.#file.isLocal };
+      }
+    } finally {
+      // What has come is kept, also where the rest does not come.
+      await this.#kept.settle();
     }
     if (end === undefined) {
       this.#end = offset;

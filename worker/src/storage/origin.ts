@@ -32,6 +32,8 @@ export interface SourceFile {
 }
 
 const SPLIT_NAME = /-(\d{5})-of-(\d{5})(\.gguf)$/i;
+/** What signs an address for a while: the parameters of Amazon, CloudFront, Google, Azure and plain tokens. */
+const SIGNATURE = /^(x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|signature|expires|policy|key-pair-id|sig|se|sp|sv|sr|spr|st|skoid|sktid|skt|ske|sks|skv|token)$/i;
 /** Ids of local files begin with this, which no address does. */
 const LOCAL = "file:///";
 
@@ -56,7 +58,7 @@ export async function sourceFiles(source: SourceParts, http: HttpOptions): Promi
 }
 
 function remoteFile(url: string, http: HttpOptions): SourceFile {
-  return { id: url, name: fileName(url), isLocal: false, origin: (known) => new HttpFile(url, http, known) };
+  return { id: withoutSignature(url), name: fileName(url), isLocal: false, origin: (known) => new HttpFile(url, http, known) };
 }
 
 function localFile(name: string, blob: Blob): SourceFile {
@@ -65,6 +67,16 @@ function localFile(name: string, blob: Blob): SourceFile {
 
 function keptFile({ id, name }: FileManifest, http: HttpOptions): SourceFile {
   return id.startsWith(LOCAL) ? { id, name, isLocal: true, origin: () => undefined } : { ...remoteFile(id, http), name };
+}
+
+/** The address of a file whichever signature it comes with, so that a fresh one goes on where another expired. */
+function withoutSignature(address: string): string {
+  const url = new URL(address);
+  url.hash = "";
+  for (const name of [...url.searchParams.keys()].filter((name) => SIGNATURE.test(name))) {
+    url.searchParams.delete(name);
+  }
+  return url.href;
 }
 
 function fileName(url: string): string {
