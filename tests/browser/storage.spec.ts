@@ -502,6 +502,23 @@ test("verification finds every kind of damage, and forgets what is damaged @page
   }
 });
 
+test("a damaged segment is struck from every model that has it @page", async ({ persistent: page }) => {
+  await openHarness(page);
+  const outcome = await page.evaluate(async () => {
+    const { bytesOf, writeRaw } = harness.storage;
+    const storage = harness.storage.open();
+    const file = { store: "opfs" as const, segment_bytes: 65_536 };
+    const { segments } = await storage.keep({ ...file, id: "one" }, bytesOf(1, 100_000));
+    await storage.keep({ ...file, id: "other" }, bytesOf(1, 100_000));
+    await storage.keep({ ...file, id: "elsewhere", store: "cache" }, bytesOf(1, 100_000));
+    await writeRaw("opfs", segments[0]?.sha256 ?? "", bytesOf(2, 65_536));
+    const { faults } = await storage.verifyModel("one");
+    const is = async (id: string) => (await storage.readManifest(id))?.segments.map((segment) => segment !== null);
+    return { faults: faults.length, one: await is("one"), other: await is("other"), elsewhere: await is("elsewhere") };
+  });
+  expect(outcome).toEqual({ faults: 1, one: [false, true], other: [false, true], elsewhere: [true, true] });
+});
+
 test("a checksum or a key that does not fit is damage as well @page", async ({ persistent: page }) => {
   await openHarness(page);
   const problems = await page.evaluate(async () => {

@@ -168,7 +168,9 @@ async function whenFree<T>(act: () => Promise<T>): Promise<T> {
     try {
       return await act();
     } catch (error) {
-      if (!isNamed(error, "NoModificationAllowedError") || performance.now() > end) {
+      // WebKit uses the second name, the specification the first.
+      const isHeld = isNamed(error, "NoModificationAllowedError") || isNamed(error, "InvalidStateError");
+      if (!isHeld || performance.now() > end) {
         throw error;
       }
     }

@@ -186,8 +186,14 @@ const operations = {
         delete files.createSyncAccessHandle;
         break;
       case "no modes":
-        files.createSyncAccessHandle = function () {
-          return (createSyncAccessHandle as () => Promise<Handle>).call(this);
+        // As WebKit does, with an error of its own.
+        files.createSyncAccessHandle = async function () {
+          try {
+            return await (createSyncAccessHandle as () => Promise<Handle>).call(this);
+          } catch (error) {
+            const isHeld = error instanceof DOMException && error.name === "NoModificationAllowedError";
+            throw isHeld ? new DOMException("held", "InvalidStateError") : error;
+          }
         };
         break;
       case "short write":
