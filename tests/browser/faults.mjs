@@ -30,6 +30,7 @@
  * | `redirect=Q` | redirects to the other origin, with the query Q and a new signature |
  */
 
+import { buffer } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
 import { requestedRange, written } from "./files.mjs";
@@ -161,7 +162,7 @@ async function sendFaulty(request, response, { file, faults, turn, entry }) {
   let body = file.read(start, end);
   let length = end - start;
   if (isEncoded) {
-    const packed = gzipSync(Buffer.concat([...body]));
+    const packed = gzipSync(await buffer(body));
     body = [packed];
     length = packed.length;
     response.setHeader("content-encoding", "gzip");

@@ -440,6 +440,21 @@ test("a compressed answer is the file, and resumed where it breaks off @page", a
   expect(await read(page, always)).toMatchObject({ ...WHOLE, identity: { bytes: SIZE } });
 });
 
+test("the length of a file that another site compresses unseen is not the file's size @page", async ({ page, faulty }) => {
+  const at = { isForeign: true };
+  const packed = { encoding: "gzip", expose: "none" };
+  // Noise gets longer. The date says that it is the same file when its size turns out to be another.
+  expect(await read(page, faulty.address(packed, at))).toMatchObject({ ...WHOLE, identity: { bytes: SIZE } });
+  expect(await read(page, faulty.address({ ...packed, ranges: "none" }, at))).toMatchObject({ ...WHOLE, identity: { bytes: SIZE } });
+  expect(await read(page, faulty.address({ ...packed, drop: 100_000 }, at))).toMatchObject({ ...WHOLE, identity: { bytes: SIZE } });
+  // Text gets shorter.
+  const text = "/tests/golden/tiny-geo/answers.json";
+  const bytes = (await (await page.request.get(text)).body()).length;
+  const whole = { bytes, is_true: true, failure: null, identity: { bytes } };
+  expect(await read(page, faulty.address(packed, { ...at, file: text }), {}, text)).toMatchObject(whole);
+  expect(await read(page, faulty.address({ ...packed, modified: "none" }, { ...at, file: text }), {}, text)).toMatchObject(whole);
+});
+
 for (const { where, faults, abort_at } of [
   { where: "before the answer", faults: { silent: 9 }, abort_at: -1 },
   { where: "while nothing comes", faults: { stall: 100_000 }, abort_at: -1 },

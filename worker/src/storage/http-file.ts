@@ -8,7 +8,7 @@ import {
   differs,
   identityOf,
   isEncoded,
-  merged,
+  mayBeEncoded,
   rangeHeader,
   retryAfter,
   totalOfRefusal,
@@ -89,6 +89,8 @@ export class HttpFile {
   readonly #attempts: number;
   readonly #backoffMs: number;
   #identity: FileIdentity | undefined;
+  /** Whether the known size is the file's own, and not perhaps that of its compressed form. */
+  #isSizeSure = true;
   /** Whether parts of the file are asked for: until an answer shows that it is of no use. */
   #usesRanges = true;
   /** Whether the server has answered a request for a part. */
@@ -236,17 +238,18 @@ export class HttpFile {
     if (/^text\/html\b/i.test(response.headers.get("content-type") ?? "")) {
       throw notAModel(this.#url);
     }
-    return response.status === 206 ? this.#examinePart(transfer, start, end, isRange) : this.#examineWhole(transfer);
+    return response.status === 206 ? this.#examinePart(transfer, start, end, isRange) : this.#examineWhole(transfer, isRange);
   }
 
-  async #examineWhole(transfer: Transfer): Promise<Answer> {
+  async #examineWhole(transfer: Transfer, isRange: boolean): Promise<Answer> {
     const first = await transfer.next();
     if (first !== undefined && looksLikeHtml(first)) {
       throw notAModel(this.#url);
     }
     const length = contentLength(transfer.response);
-    const identity = this.#learn(identityOf(transfer.response, this.#url, length));
-    return { transfer, identity, start: 0, end: length, isToEnd: true, first };
+    const isSure = isRange || !mayBeEncoded(transfer.response);
+    const identity = this.#learn(identityOf(transfer.response, this.#url, length), isSure);
+    return { transfer, identity, start: 0, end: isSure ? length : null, isToEnd: true, first };
   }
 
   #examinePart(transfer: Transfer, start: number, end: number | undefined, isRange: boolean): Answer | undefined {
@@ -271,16 +274,46 @@ export class HttpFile {
   /** A part behind the end of the file is refused with the file's size, and a server without parts may refuse each. */
   #examineRefusal(transfer: Transfer, start: number): Answer | undefined {
     const bytes = totalOfRefusal(transfer.response);
+    if (bytes === start && this.#identity !== undefined) {
+      this.#forgetUnsureSize(this.#identity);
+    }
     const identity = this.#learn({ url: this.#identity?.url ?? this.#url, bytes, etag: null, last_modified: null });
     return identity.bytes === start ? { transfer, identity, start, end: start, isToEnd: false, first: undefined } : undefined;
   }
 
   /** Compares what an answer says with what is known, and adds to that. */
-  #learn(now: FileIdentity): FileIdentity {
-    if (this.#identity !== undefined && differs(this.#identity, now)) {
+  #learn(now: FileIdentity, isSizeSure = true): FileIdentity {
+    const known = this.#identity;
+    if (known !== undefined && differs(known, now, this.#isSizeSure && isSizeSure)) {
       throw new SourceChanged(now);
     }
-    this.#identity = merged(this.#identity, now);
+    const isNewSize = now.bytes !== null && (known === undefined || known.bytes === null || (isSizeSure && !this.#isSizeSure));
+    this.#identity = {
+      url: now.url,
+      bytes: isNewSize ? now.bytes : (known?.bytes ?? null),
+      etag: known?.etag ?? now.etag,
+      last_modified: known?.last_modified ?? now.last_modified,
+    };
+    if (isNewSize) {
+      this.#isSizeSure = isSizeSure;
+    }
+    return this.#identity;
+  }
+
+  /** The body has more bytes than the file. Then it is another file's, unless the size was that of the compressed file. */
+  #exceeded(identity: FileIdentity): FileIdentity {
+    if (this.#isSizeSure) {
+      throw new SourceChanged({ ...identity, bytes: null });
+    }
+    return this.#forgetUnsureSize(identity);
+  }
+
+  #forgetUnsureSize(identity: FileIdentity): FileIdentity {
+    if (this.#isSizeSure) {
+      return identity;
+    }
+    this.#isSizeSure = true;
+    this.#identity = { ...identity, bytes: null };
     return this.#identity;
   }
 
@@ -291,7 +324,8 @@ export class HttpFile {
     end: number | undefined,
     signal: AbortSignal,
   ): AsyncGenerator<Uint8Array, void, void> {
-    const { transfer, identity } = answer;
+    const { transfer } = answer;
+    let { identity } = answer;
     let position = answer.start;
     try {
       let piece = answer.end === answer.start ? undefined : (answer.first ?? (await transfer.next()));
@@ -299,7 +333,7 @@ export class HttpFile {
         const wanted = piece.subarray(Math.max(start - position, 0), Math.max((end ?? Infinity) - position, 0));
         position += piece.length;
         if (identity.bytes !== null && position > identity.bytes) {
-          throw new SourceChanged({ ...identity, bytes: null });
+          identity = this.#exceeded(identity);
         }
         if (wanted.length > 0) {
           yield wanted;
@@ -314,9 +348,13 @@ export class HttpFile {
     } finally {
       transfer.close();
     }
+    // Where nothing but an unsure size speaks against it, the file ends where it has ended twice.
+    if (answer.isToEnd && position === start) {
+      identity = this.#forgetUnsureSize(identity);
+    }
     const promised = answer.end ?? identity.bytes;
     if (promised === null && answer.isToEnd) {
-      this.#identity = { ...identity, bytes: position };
+      this.#learn({ ...identity, bytes: position });
     }
     const isNothing = position <= start && this.#identity?.bytes !== start;
     if (isNothing || (promised !== null && position < promised)) {

@@ -36,12 +36,20 @@ export function totalOfRefusal(response: Response): number | null {
 
 /** Bytes of the body. With a content encoding the header counts the compressed bytes, not the file's. */
 export function contentLength(response: Response): number | null {
-  const length = response.headers.get("content-length");
-  return length === null || isEncoded(response) ? null : Number(length);
+  const length = response.headers.get("content-length") ?? "";
+  return /^\d+$/.test(length) && !isEncoded(response) ? Number(length) : null;
 }
 
 export function isEncoded(response: Response): boolean {
   return !/^(identity)?$/i.test(response.headers.get("content-encoding") ?? "");
+}
+
+/**
+ * Whether the answer may be encoded without showing it: the page may read the length that another site gives, but
+ * not the encoding. Browsers ask for parts without an encoding, so this is about whole files.
+ */
+export function mayBeEncoded(response: Response): boolean {
+  return response.type === "cors" && response.headers.get("content-encoding") === null;
 }
 
 /** Milliseconds that the server asks to wait, or 0. */
@@ -63,16 +71,20 @@ export function identityOf(response: Response, asked: string, bytes: number | nu
 /**
  * Whether two identities are of different files. What one of them does not know never differs, and addresses
  * do not count, since a signed one is another each time. The date counts where no two ETags can be compared:
- * machines that serve the same file may each have their own.
+ * machines that serve the same file may each have their own. A size that may be that of the compressed file counts
+ * only where there is nothing better.
  */
-export function differs(left: FileIdentity, right: FileIdentity): boolean {
-  const isOther = <T>(one: T | null, other: T | null): boolean => one !== null && other !== null && one !== other;
-  if (isOther(left.bytes, right.bytes)) {
-    return true;
-  }
-  return left.etag !== null && right.etag !== null
-    ? opaque(left.etag) !== opaque(right.etag)
-    : isOther(left.last_modified, right.last_modified);
+export function differs(left: FileIdentity, right: FileIdentity, areSizesSure: boolean): boolean {
+  const areSame =
+    left.etag !== null && right.etag !== null
+      ? opaque(left.etag) === opaque(right.etag)
+      : agree(left.last_modified, right.last_modified);
+  return areSame === false || (agree(left.bytes, right.bytes) === false && (areSizesSure || areSame === undefined));
+}
+
+/** Undefined where one of the two is not known. */
+function agree<T>(left: T | null, right: T | null): boolean | undefined {
+  return left === null || right === null ? undefined : left === right;
 }
 
 /**
@@ -81,14 +93,4 @@ export function differs(left: FileIdentity, right: FileIdentity): boolean {
  */
 function opaque(etag: string): string {
   return etag.replace(/^W\//, "");
-}
-
-/** What is known after another answer about the same file. */
-export function merged(known: FileIdentity | undefined, now: FileIdentity): FileIdentity {
-  return {
-    url: now.url,
-    bytes: known?.bytes ?? now.bytes,
-    etag: known?.etag ?? now.etag,
-    last_modified: known?.last_modified ?? now.last_modified,
-  };
 }

@@ -32,6 +32,7 @@ interface RemoteHead {
   readonly status: number;
   readonly status_text: string;
   readonly url: string;
+  readonly type: ResponseType;
   readonly headers: readonly (readonly [name: string, value: string])[];
   readonly has_body: boolean;
 }
@@ -130,6 +131,7 @@ function headOf(response: Response): RemoteHead {
     status: response.status,
     status_text: response.statusText,
     url: response.url,
+    type: response.type,
     headers: [...response.headers],
     has_body: response.body !== null,
   };
@@ -191,7 +193,7 @@ class RemoteRequest {
     }
   }
 
-  #response({ status, status_text, url, headers, has_body }: RemoteHead): Response {
+  #response({ status, status_text, url, type, headers, has_body }: RemoteHead): Response {
     if (!has_body) {
       this.#end();
     }
@@ -200,8 +202,8 @@ class RemoteRequest {
       statusText: status_text,
       headers: headers.map(([name, value]): [string, string] => [name, value]),
     });
-    // A response that a script makes has no address.
-    return Object.defineProperty(response, "url", { value: url });
+    // A response that a script makes has neither of its own.
+    return Object.defineProperties(response, { url: { value: url }, type: { value: type } });
   }
 
   /** Takes the answer to the last message. */
