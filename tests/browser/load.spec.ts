@@ -366,7 +366,7 @@ test("without storage a model runs from memory @page", async ({ page, request })
 });
 
 test("two tabs download a model once, and both tell how far it is @page", async ({ persistentContext, request }) => {
-  const source = new Served(request, "rate=800");
+  const source = new Served(request, "rate=250");
   const context = await persistentContext();
   const pages = [await openPage(context), await openPage(context)];
   const models = await Promise.all(pages.map((page) => load(page, source.url, { asks: true })));
@@ -383,7 +383,7 @@ test("two tabs download a model once, and both tell how far it is @page", async 
 });
 
 test("a tab that waits goes on where the other was closed @page", async ({ persistentContext, request }) => {
-  const source = new Served(request, "rate=800");
+  const source = new Served(request, "rate=250");
   const context = await persistentContext();
   const [first, second] = [await openPage(context), await openPage(context)];
   const ended = load(first, source.url).catch(() => undefined);
@@ -431,11 +431,17 @@ test("a local file is read like any other, and kept on request @page", async ({ 
       const reply = await engine.chat.completions.create({ messages: question, temperature: 0 });
       const [key] = await harness.storage.listRaw(models[0]!.store);
       await harness.storage.removeRaw(models[0]!.store, key!);
-      const damaged = await engine.load({ stored: models[0]!.id }).catch((error: unknown) => error as { code: string; hint: string });
+      const failure = (stored: string) =>
+        engine.load({ stored }).then(
+          () => "loaded",
+          ({ code, hint }: { code: string; hint: string }) => ({ code, hint }),
+        );
+      const damaged = await failure(models[0]!.id);
       await engine.load(file, { keep: true });
       await engine.models.delete(models[0]!.id);
-      const unknown = await engine.load({ stored: models[0]!.id }).catch((error: unknown) => error as { code: string });
-      return { read, without, kept, models, stored: again.files[0], answer: reply.choices[0].message.content, damaged, unknown, left: await engine.models.list() };
+      const unknown = await failure(models[0]!.id);
+      const left = await engine.models.list();
+      return { read, without, kept, models, stored: again.files[0], answer: reply.choices[0].message.content, damaged, unknown, left };
     },
     { path: `/${MODEL}`, segmentBytes: SEGMENT_BYTES, question: QUESTION },
   );
@@ -462,7 +468,8 @@ test("a split model is kept as one @page", async ({ persistentContext, request }
   expect((await source.log()).map(({ range }) => range)).toEqual(["bytes=0-0", "bytes=0-0", "bytes=0-0"]);
 });
 
-test("a fetch of the page's own brings the model @page", async ({ persistentContext, request }) => {
+test("a fetch of the page's own brings the model @page", async ({ persistentContext, request, tolerated }) => {
+  tolerated.push(/ERR_CONTENT_LENGTH_MISMATCH/);
   const source = new Served(request, "drop=600000&drops=1");
   const page = await openPage(await persistentContext());
   const found = await page.evaluate(

@@ -64,13 +64,16 @@ export function serveStorage(endpoint: Endpoint): void {
 class StorageHost {
   readonly #tools: StorageTools;
   readonly #http: HttpOptions;
+  /** Whether there is to be any storage. */
+  readonly #keeps: boolean;
   #files: readonly ModelFileReader[] = [];
   /** Ends what is read now. */
   #reading: { readonly controller: AbortController; readonly end: Promise<void> } | undefined;
 
-  private constructor(tools: StorageTools, http: HttpOptions) {
+  private constructor(tools: StorageTools, http: HttpOptions, keeps: boolean) {
     this.#tools = tools;
     this.#http = http;
+    this.#keeps = keeps;
   }
 
   static async start(
@@ -86,7 +89,8 @@ class StorageHost {
       ...(backoff_ms === undefined ? {} : { backoff_ms }),
     };
     const onStoreError = (error: StoreError): void => void storageNotice(error).then(notify);
-    return new StorageHost({ stores, hashes, segmentBytes: options.segment_bytes ?? SEGMENT_BYTES, onStoreError }, http);
+    const tools = { stores, hashes, segmentBytes: options.segment_bytes ?? SEGMENT_BYTES, onStoreError };
+    return new StorageHost(tools, http, options.store !== "none");
   }
 
   carryOut(call: AnyCall): Promise<Result<StorageMethod>> {
@@ -118,7 +122,7 @@ class StorageHost {
       throw new EngineError("invalid_request", { detail: `${sources.length} files were given, and ${sha256.length} digests` });
     }
     const model = sources[0]?.id ?? "";
-    const isKept = keep ?? source.kind !== "blobs";
+    const isKept = this.#keeps && (keep ?? source.kind !== "blobs");
     const { signal } = new AbortController();
     const open = sources.map((file, part) =>
       ModelFileReader.open(file, { model, part, parts: sources.length, sha256: sha256?.[part], isKept }, this.#tools, signal),
