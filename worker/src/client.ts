@@ -45,6 +45,7 @@ import type {
   Verification,
 } from "./types.js";
 
+export { fits, memoryBudget, type CatalogueEntry, type Fit } from "./catalogue.js";
 export type * from "./chat.js";
 export { ERROR_CODES, EngineError, isAbortError, isErrorCode, type ErrorCode } from "./errors.js";
 export type * from "./types.js";
