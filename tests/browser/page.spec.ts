@@ -2,8 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import type { Locator, Page } from "@playwright/test";
-import type { Methods, Response } from "../../worker/dist/protocol.js";
-import type { GenerationStep } from "../../worker/dist/types.js";
+import { installFakeWorker } from "./fake-worker.js";
 import { expect, test } from "./test.js";
 
 /** Random weights that chose no stop token within 1200 tokens, whatever was asked, greedily or not. */
@@ -39,7 +38,7 @@ function answers(page: Page): Locator {
 /** Goes back to the built-in model. */
 async function chooseBuiltIn(page: Page): Promise<void> {
   await page.locator("#model-button").click();
-  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
+  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: `Load ${BUILT_IN}` }).click();
   await expect(page.getByRole("button", { name: BUILT_IN })).toBeVisible();
   await expect(page.locator("#loading")).toBeHidden();
 }
@@ -55,7 +54,7 @@ async function loadSlowly(page: Page, baseURL: string | undefined): Promise<void
   await page.locator("#model-button").click();
   await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/faults/slow`);
   await page.getByRole("textbox", { name: "From an address" }).press("Enter");
-  await expect(page.getByText(/Loading slow: .+ of 834 KB/)).toBeVisible();
+  await expect(page.getByText(/Downloading slow: .+ of 834 KB/)).toBeVisible();
 }
 
 /** Begins an answer that lasts until it is stopped. */
@@ -66,66 +65,6 @@ async function startEndless(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Close" }).click();
   await ask(page, "Think about it.");
   await expect(page.locator("#status")).toHaveText(/\d+ tokens/);
-}
-
-/** Runs as the page's worker: starts, loads whatever it is told to, and gives one answer. */
-function workerThatSays(content: string): void {
-  interface Call {
-    readonly id: number;
-    readonly method: keyof Methods;
-  }
-  const scope = globalThis as unknown as {
-    postMessage(message: Response): void;
-    addEventListener(type: "message", listener: (event: { readonly data: Call }) => void): void;
-  };
-  const usage = { prompt_tokens: 1, completion_tokens: 1, reasoning_tokens: 0, reused_tokens: 0 };
-  const step: GenerationStep = {
-    prefilled: 1,
-    prompt_tokens: 1,
-    content,
-    reasoning: "",
-    ids: [1],
-    logprobs: [],
-    finish_reason: "stop",
-    tool_calls: [],
-    usage,
-  };
-  const results: { readonly [M in keyof Methods]?: Methods[M]["result"] } = {
-    init: {
-      backend: "cpu",
-      name: "",
-      vendor: "",
-      is_fallback: false,
-      activations: null,
-      fallback_reason: null,
-      features: [],
-      limits: {},
-    },
-    load: {
-      name: null,
-      architecture: "none",
-      parameters: 0,
-      context_length: 0,
-      trained_context_length: 0,
-      kv_cache: "f32",
-      vocab_size: 0,
-      weight_bytes: 0,
-      tensor_types: {},
-      layers: 0,
-      has_thinking: false,
-      sampling: { temperature: null, top_k: null, top_p: null, min_p: null },
-      skipped: [],
-      warnings: [],
-      plan: {},
-    },
-  };
-  scope.addEventListener("message", ({ data: { id, method } }) => {
-    if (method === "generate") {
-      scope.postMessage({ type: "step", id, step });
-    }
-    scope.postMessage({ type: "result", id, value: results[method] ?? null });
-  });
-  scope.postMessage({ type: "ready", life_lock: null });
 }
 
 /** Loads a model of random weights, which thinks without an end. */
@@ -232,7 +171,7 @@ test("another backend can be chosen while a model loads", async ({ page, baseURL
   await expect(page.locator(".device-line")).toContainText("Runs on the processor, as set.");
   await expect(page.getByRole("alert")).toBeHidden();
   // The model that was asked for comes on the other backend.
-  await expect(page.getByText(/Loading slow: /)).toBeVisible();
+  await expect(page.getByText(/Downloading slow: /)).toBeVisible();
   await expect(page.locator("#loading")).toBeHidden();
   await expect(page.getByRole("button", { name: "slow" })).toBeVisible();
   await ask(page, "Where is Egypt?");
@@ -308,9 +247,7 @@ for (const levels of [100, 20_000]) {
   test(`an answer of ${levels} levels, too many to be formatted, is shown as it is @page`, async ({ page }) => {
     // What the page gets is up to a worker that says what the test wants.
     const content = `${">".repeat(levels)} deep`;
-    await page.route("**/worker-*.js", (route) =>
-      route.fulfill({ contentType: "text/javascript", body: `(${String(workerThatSays)})(${JSON.stringify(content)})` }),
-    );
+    await installFakeWorker(page, { content });
     await openPage(page);
     await ask(page, "Anything");
     await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
@@ -417,7 +354,7 @@ test("a bad address and a bad file say what to do, and the page goes on @page", 
   await page.locator("#file").setInputFiles({ name: "notes.gguf", mimeType: "", buffer: Buffer.from("not a model at all") });
   await expect(alert).toContainText("This is not a usable model file.");
   await alert.getByRole("button", { name: "Choose another model" }).click();
-  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
+  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: `Load ${BUILT_IN}` }).click();
   await expect(page.getByRole("button", { name: BUILT_IN })).toBeVisible();
   await expect(alert).toBeHidden();
   await ask(page, "Where is Egypt?");
@@ -429,13 +366,13 @@ test("a load can be cancelled @page", async ({ page, baseURL }) => {
   await page.getByRole("button", { name: BUILT_IN }).click();
   await page.getByRole("textbox", { name: "From an address" }).fill(`${baseURL}/faults/slow`);
   await page.getByRole("textbox", { name: "From an address" }).press("Enter");
-  await expect(page.getByText(/Loading slow: .+ of 834 KB/)).toBeVisible();
+  await expect(page.getByText(/Downloading slow: .+ of 834 KB/)).toBeVisible();
   await expect(page.getByRole("progressbar")).toHaveAttribute("value", /0\.\d+/);
   await page.getByRole("button", { name: "Cancel" }).click();
   await expect(page.locator("#loading")).toBeHidden();
   await expect(page.getByRole("alert")).toBeHidden();
   await page.locator("#model-button").click();
-  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: "Load" }).first().click();
+  await page.getByRole("dialog", { name: "Model" }).getByRole("button", { name: `Load ${BUILT_IN}` }).click();
   await ask(page, "Where is Egypt?");
 });
 

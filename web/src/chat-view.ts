@@ -1,6 +1,6 @@
 /** The conversation as it is seen: one element per turn, the last one growing. */
 
-import { byId, element, icon, iconButton } from "./dom.js";
+import { byId, copyButton, element, iconButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { failureContent, type FailureAction } from "./status-view.js";
 
@@ -10,7 +10,6 @@ const RENDER_INTERVAL_MS = 40;
 const RENDER_PAUSE_RATIO = 10;
 /** Closer to the end than this, in pixels, the view follows the text. */
 const FOLLOW_DISTANCE = 80;
-const COPIED_MS = 1500;
 
 export class ChatView {
   readonly #list = byId("conversation", HTMLOListElement);
@@ -100,7 +99,7 @@ export class AnswerView {
     this.#settle();
     const foot = element("div", "turn-foot");
     if (this.#content !== "") {
-      foot.append(this.#copyButton());
+      foot.append(copyButton("Copy", () => this.#content));
     }
     foot.append(this.#regenerateButton(), element("span", "turn-figures", figures));
     this.#append(foot);
@@ -150,20 +149,6 @@ export class AnswerView {
       this.#thinking.label.textContent = "Thoughts";
       this.#thinking.box.open = false;
     }
-  }
-
-  #copyButton(): HTMLButtonElement {
-    const button = iconButton("copy", "Copy", () => {
-      void navigator.clipboard.writeText(this.#content).then(
-        () => show("check", "Copied"),
-        () => show("copy", "Copying is not allowed here"),
-      );
-    });
-    const show = (name: string, text: string): void => {
-      button.replaceChildren(icon(name), element("span", "", text));
-      setTimeout(() => button.replaceChildren(icon("copy"), element("span", "", "Copy")), COPIED_MS);
-    };
-    return button;
   }
 
   #regenerateButton(): HTMLButtonElement {

@@ -41,3 +41,40 @@ export function iconButton(iconName: string, text: string, onClick: () => void):
   button.addEventListener("click", onClick);
   return button;
 }
+
+/** A small button with a text. */
+export function textButton(text: string, onClick: () => void): HTMLButtonElement {
+  const button = element("button", "button small", text);
+  button.type = "button";
+  button.addEventListener("click", onClick);
+  return button;
+}
+
+/** How long a button says what it has done. */
+const COPIED_MS = 1500;
+
+/** A quiet button that copies a text, and says so. As an icon it has its text for screen readers alone. */
+export function copyButton(label: string, text: () => string, form: "icon" | "text" = "text"): HTMLButtonElement {
+  const button = iconButton("copy", label, () => {
+    void copy(text()).then((isCopied) => {
+      show(isCopied ? "check" : "copy", isCopied ? "Copied" : "Copying is not allowed here");
+      setTimeout(() => show("copy", label), COPIED_MS);
+    });
+  });
+  const show = (iconName: string, caption: string): void => {
+    button.replaceChildren(icon(iconName), element("span", form === "icon" ? "visually-hidden" : "", caption));
+    button.title = form === "icon" ? caption : "";
+  };
+  show("copy", label);
+  return button;
+}
+
+async function copy(text: string): Promise<boolean> {
+  try {
+    // Outside of secure contexts there is no clipboard.
+    await (navigator.clipboard as Clipboard | undefined)?.writeText(text);
+    return "clipboard" in navigator;
+  } catch {
+    return false;
+  }
+}

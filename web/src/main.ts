@@ -1,11 +1,14 @@
 /** The chat page: owns the conversation and the engine, and wires the views to them. */
 
-import { createEngine, isAbortError, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
+import { createEngine, isAbortError, memoryBudget, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
 import { ChatView } from "./chat-view.js";
 import { byId, element } from "./dom.js";
-import { BUILT_IN, ModelPicker, type ModelChoice } from "./model-picker.js";
+import { LoadingView } from "./loading-view.js";
+import { BUILT_IN, type ModelChoice } from "./model-choice.js";
+import { ModelPicker } from "./model-picker.js";
 import { parseBackend, SettingsPanel } from "./settings.js";
 import { StatusView } from "./status-view.js";
+import { StorageNoticeView } from "./storage-notice.js";
 
 const EXAMPLES = [
   "What is the capital of France?",
@@ -15,6 +18,9 @@ const EXAMPLES = [
   "Where is Egypt?",
   "What can you do?",
 ];
+/** What models may take of this machine, where the browser tells how much it has. */
+const BUDGET = memoryBudget((navigator as { readonly deviceMemory?: number }).deviceMemory);
+const MEMORY = BUDGET === undefined ? {} : { memoryBudgetBytes: BUDGET };
 /** For models that recommend none. */
 const USUAL_TEMPERATURE = 0.7;
 
@@ -27,8 +33,13 @@ const examples = byId("examples", HTMLElement);
 const examplesBlock = byId("examples-block", HTMLElement);
 
 const chat = new ChatView();
-const status = new StatusView(() => loading?.abort());
-const picker = new ModelPicker((choice) => void load(choice));
+const status = new StatusView();
+const loadingView = new LoadingView(() => loading?.abort());
+const picker = new ModelPicker(
+  () => engine,
+  (choice) => void load(choice),
+);
+const storageNotice = new StorageNoticeView(() => picker.open());
 const settings = new SettingsPanel(() => void restart());
 
 /** Turns so far, without the system prompt. */
@@ -102,16 +113,16 @@ async function restart(): Promise<void> {
   answering = undefined;
   loading = undefined;
   isStarting = true;
-  status.hideLoading();
+  loadingView.hide();
   status.showStatus("");
   status.hideFailure();
   status.showNoDevice("Starting the engine");
   status.announce("Starting the engine");
-  picker.show(undefined, undefined, wanted.name);
+  picker.show(undefined, undefined, wanted);
   update();
   const backend: BackendChoice = requestedBackend ?? settings.values.backend;
   try {
-    const started = await createEngine({ backend });
+    const started = await createEngine({ backend, ...MEMORY });
     if (attempt !== restarts) {
       started.terminate();
       return;
@@ -130,6 +141,7 @@ async function restart(): Promise<void> {
     return;
   }
   engine.on("notice", ({ message }) => status.announce(message));
+  engine.on("storage", (notice) => storageNotice.show(notice));
   engine.on("devicelost", ({ error }) => status.announce(error.sentence));
   engine.on("backend", () => {
     showDevice();
@@ -139,7 +151,7 @@ async function restart(): Promise<void> {
     if (progress.stage !== "prefill") {
       // During an answer this is the reload after a fault.
       if (answering !== undefined && loading === undefined) {
-        status.showLoading(choice.name, progress);
+        loadingView.show(choice.name, progress);
       }
     } else if (answering !== undefined && progress.tokens_done < progress.tokens_total) {
       status.showStatus(`Reading ${progress.tokens_done} of ${progress.tokens_total} tokens`);
@@ -160,7 +172,7 @@ async function load(next: ModelChoice): Promise<void> {
   wanted = next;
   if (engine === undefined) {
     if (isStarting) {
-      picker.show(undefined, undefined, next.name);
+      picker.show(undefined, undefined, next);
     } else {
       void restart();
     }
@@ -172,16 +184,18 @@ async function load(next: ModelChoice): Promise<void> {
   const controller = new AbortController();
   loading = controller;
   status.hideFailure();
-  status.showLoading(next.name, undefined);
+  storageNotice.hide();
+  loadingView.show(next.name, undefined);
   status.announce(`Loading ${next.name}`);
-  picker.show(undefined, engine.device, next.name);
+  picker.show(undefined, engine.device, next);
   update();
   try {
     const loaded = await loader.load(next.source, {
+      ...next.options,
       signal: controller.signal,
       onProgress: (progress) => {
         if (loading === controller) {
-          status.showLoading(next.name, progress);
+          loadingView.show(next.name, progress);
         }
       },
     });
@@ -215,7 +229,7 @@ async function load(next: ModelChoice): Promise<void> {
   } finally {
     if (loading === controller) {
       loading = undefined;
-      status.hideLoading();
+      loadingView.hide();
       showDevice();
       showModel();
       update();
@@ -230,7 +244,7 @@ function wasAborted({ signal }: AbortController, error: unknown): boolean {
 }
 
 function showModel(): void {
-  picker.show(model, engine?.device, model === undefined ? "No model" : choice.name);
+  picker.show(model, engine?.device, model === undefined ? undefined : choice);
   // The built-in model answers as well without a thought, and sooner.
   thinking.checked = settings.values.thinking ?? !choice.isBuiltIn;
   thinkingToggle.hidden = model?.has_thinking !== true;
@@ -278,7 +292,7 @@ async function answer(): Promise<void> {
     for await (const { choices, usage } of stream) {
       const [{ delta, finish_reason }] = choices;
       if (loading === undefined) {
-        status.hideLoading();
+        loadingView.hide();
       }
       if (delta.reasoning_content !== undefined) {
         reasoning += delta.reasoning_content;
@@ -318,7 +332,7 @@ async function answer(): Promise<void> {
         model = engine?.model ?? model;
         // A worker that was replaced may run on something else.
         showDevice();
-        status.hideLoading();
+        loadingView.hide();
       }
       update();
     }

@@ -1,30 +1,34 @@
-/** Choosing a model: the built-in one, an address, local files by dialog or by drag and drop. */
+/** Choosing a model: one that is kept, an official one, the built-in one, local files, an address. */
 
-import type { DeviceInfo, ModelInfo, ModelSource } from "signbit";
+import type { DeviceInfo, Engine, ModelInfo } from "signbit";
 import noticeUrl from "../../models/NOTICE.txt?url";
-import builtInUrl from "../../models/signbit-mini.gguf?url";
-import { byId, element } from "./dom.js";
-import { deviceName, formatBytes } from "./status-view.js";
-
-/** A model that can be loaded, with the name to show meanwhile. */
-export interface ModelChoice {
-  readonly source: ModelSource;
-  readonly name: string;
-  readonly isBuiltIn: boolean;
-}
-
-export const BUILT_IN: ModelChoice = { source: builtInUrl, name: "Signbit Mini", isBuiltIn: true };
+import { CatalogueList } from "./catalogue-list.js";
+import { byId } from "./dom.js";
+import { KeptModels } from "./kept-models.js";
+import { BUILT_IN, fromAddress, fromFiles, fromKept, type ModelChoice } from "./model-choice.js";
+import { ModelFacts } from "./model-facts.js";
 
 export class ModelPicker {
   readonly #dialog = byId("model-dialog", HTMLDialogElement);
   readonly #name = byId("model-name", HTMLElement);
-  readonly #facts = byId("model-facts", HTMLElement);
-  readonly #warnings = byId("model-warnings", HTMLElement);
+  readonly #keepFile = byId("keep-file", HTMLInputElement);
+  readonly #facts = new ModelFacts();
+  readonly #catalogue = new CatalogueList((choice) => this.#choose(choice));
+  readonly #kept: KeptModels;
   readonly #onChoose: (choice: ModelChoice) => void;
 
-  constructor(onChoose: (choice: ModelChoice) => void) {
+  constructor(engine: () => Engine | undefined, onChoose: (choice: ModelChoice) => void) {
     this.#onChoose = onChoose;
+    this.#kept = new KeptModels({
+      engine,
+      onLoad: (model) => this.#choose(fromKept(model)),
+      onList: (models) => {
+        this.#catalogue.markKept(models);
+        this.#facts.markKept(models);
+      },
+    });
     byId("model-button", HTMLButtonElement).addEventListener("click", () => this.open());
+    this.#dialog.addEventListener("close", () => this.#kept.settle());
     byId("built-in-notice", HTMLAnchorElement).href = noticeUrl;
     byId("load-built-in", HTMLButtonElement).addEventListener("click", () => this.#choose(BUILT_IN));
     const file = byId("file", HTMLInputElement);
@@ -36,8 +40,7 @@ export class ModelPicker {
     });
     byId("url-form", HTMLFormElement).addEventListener("submit", (event) => {
       event.preventDefault();
-      const url = byId("url", HTMLInputElement).value.trim();
-      this.#choose({ source: url, name: fileName(url), isBuiltIn: false });
+      this.#choose(fromAddress(byId("url", HTMLInputElement).value.trim()));
     });
     this.#acceptDrops(byId("drop-target", HTMLElement));
   }
@@ -45,31 +48,19 @@ export class ModelPicker {
   open(): void {
     if (!this.#dialog.open) {
       this.#dialog.showModal();
+      this.#dialog.scrollTop = 0;
+      void this.#kept.refresh();
     }
   }
 
-  /** Shows the loaded model, or that there is none. */
-  show(model: ModelInfo | undefined, device: DeviceInfo | undefined, label: string): void {
-    this.#name.textContent = label;
-    this.#facts.replaceChildren();
-    this.#warnings.replaceChildren();
-    if (model !== undefined) {
-      const types = Object.entries(model.tensor_types).map(([type, count]) => `${count} × ${type}`);
-      this.#addFact("Loaded", model.name ?? label);
-      this.#addFact("Architecture", `${model.architecture}, ${model.layers} layers`);
-      this.#addFact("Parameters", formatCount(model.parameters));
-      this.#addFact("Weights", `${formatBytes(model.weight_bytes)} (${types.join(", ")})`);
-      this.#addFact("Context", `${model.context_length.toLocaleString("en")} tokens`);
-      this.#warnings.append(...model.warnings.map((warning) => element("li", "", warning)));
+  /** Shows the loaded model, or that there is none. `choice` is what it was loaded as, or what is being loaded. */
+  show(model: ModelInfo | undefined, device: DeviceInfo | undefined, choice: ModelChoice | undefined): void {
+    this.#name.textContent = choice?.name ?? "No model";
+    this.#facts.show(model, device, choice);
+    this.#catalogue.show(device);
+    if (this.#dialog.open) {
+      void this.#kept.refresh();
     }
-    if (device !== undefined) {
-      this.#addFact("Runs on", device.backend === "cpu" ? "Processor" : `WebGPU, ${deviceName(device)}`);
-    }
-    this.#warnings.hidden = this.#warnings.childElementCount === 0;
-  }
-
-  #addFact(name: string, value: string): void {
-    this.#facts.append(element("dt", "", name), element("dd", "", value));
   }
 
   #choose(choice: ModelChoice): void {
@@ -77,10 +68,9 @@ export class ModelPicker {
     this.#onChoose(choice);
   }
 
-  #chooseFiles(files: readonly File[]): void {
-    const [first] = files;
+  #chooseFiles([first, ...others]: readonly File[]): void {
     if (first !== undefined) {
-      this.#choose({ source: files, name: first.name, isBuiltIn: false });
+      this.#choose(fromFiles([first, ...others], this.#keepFile.checked));
     }
   }
 
@@ -114,21 +104,4 @@ export class ModelPicker {
       }
     });
   }
-}
-
-function fileName(url: string): string {
-  return url.split(/[?#]/, 1)[0]?.split("/").pop() || url;
-}
-
-function formatCount(count: number): string {
-  const units: readonly [number, string][] = [
-    [1e9, "billion"],
-    [1e6, "million"],
-  ];
-  for (const [size, name] of units) {
-    if (count >= size) {
-      return `${(count / size).toFixed(count >= 10 * size ? 0 : 1)} ${name}`;
-    }
-  }
-  return count.toLocaleString("en");
 }

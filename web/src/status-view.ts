@@ -1,8 +1,8 @@
-/** Everything that says how things stand: device, progress, figures, failures. */
+/** What says how things stand: device, figures, failures. */
 
-import type { DeviceInfo, FallbackCode, Progress } from "signbit";
+import type { DeviceInfo, FallbackCode } from "signbit";
 import { EngineError } from "signbit";
-import { byId, element } from "./dom.js";
+import { byId, element, textButton } from "./dom.js";
 
 /** A thing that a person can do about a failure. */
 export interface FailureAction {
@@ -16,13 +16,6 @@ export class StatusView {
   readonly #status = byId("status", HTMLElement);
   readonly #live = byId("live", HTMLElement);
   readonly #notice = byId("notice", HTMLElement);
-  readonly #loading = byId("loading", HTMLElement);
-  readonly #loadingText = byId("loading-text", HTMLElement);
-  readonly #loadingBar = byId("loading-bar", HTMLProgressElement);
-
-  constructor(onCancelLoad: () => void) {
-    byId("cancel-load", HTMLButtonElement).addEventListener("click", onCancelLoad);
-  }
 
   /** The line under the message box. */
   get device(): string {
@@ -51,21 +44,6 @@ export class StatusView {
     this.#live.textContent = text;
   }
 
-  showLoading(name: string, progress: Progress | undefined): void {
-    this.#loading.hidden = false;
-    const { text, share } = describeProgress(name, progress);
-    this.#loadingText.textContent = text;
-    if (share === undefined) {
-      this.#loadingBar.removeAttribute("value");
-    } else {
-      this.#loadingBar.value = share;
-    }
-  }
-
-  hideLoading(): void {
-    this.#loading.hidden = true;
-  }
-
   /** A failure that concerns no single answer. */
   showFailure(error: unknown, actions: readonly FailureAction[]): void {
     this.#notice.replaceChildren(...failureContent(error, actions));
@@ -81,7 +59,7 @@ export class StatusView {
 
 /** What happened, the facts, the next step, and buttons for it. */
 export function failureContent(error: unknown, actions: readonly FailureAction[]): HTMLElement[] {
-  const failure = error instanceof EngineError ? error : new EngineError("internal", { detail: String(error) });
+  const failure = engineError(error);
   const content = [element("p", "failure-title", failure.sentence)];
   if (failure.detail !== "") {
     content.push(element("p", "failure-detail", failure.detail));
@@ -89,15 +67,19 @@ export function failureContent(error: unknown, actions: readonly FailureAction[]
   content.push(element("p", "", failure.hint));
   if (actions.length > 0) {
     const row = element("div", "failure-actions");
-    for (const { label, run } of actions) {
-      const button = element("button", "button small", label);
-      button.type = "button";
-      button.addEventListener("click", run);
-      row.append(button);
-    }
+    row.append(...actions.map(({ label, run }) => textButton(label, run)));
     content.push(row);
   }
   return content;
+}
+
+/** What happened, in one sentence. */
+export function failureSentence(error: unknown): string {
+  return `${engineError(error).message.replace(/\.$/, "")}.`;
+}
+
+function engineError(error: unknown): EngineError {
+  return error instanceof EngineError ? error : new EngineError("internal", { detail: String(error) });
 }
 
 const FALLBACKS: Readonly<Record<FallbackCode, string>> = {
@@ -117,34 +99,7 @@ function describeDevice(device: DeviceInfo): string {
   return `Runs on the processor${reason === null ? ", as set" : `: ${FALLBACKS[reason.code]}`}.`;
 }
 
-function describeProgress(name: string, progress: Progress | undefined): { text: string; share?: number } {
-  if (progress?.stage !== "download") {
-    return { text: progress === undefined ? `Opening ${name}` : `Preparing ${name}` };
-  }
-  const part = progress.parts > 1 ? `, part ${progress.part + 1} of ${progress.parts}` : "";
-  const seen = formatBytes(progress.bytes_seen);
-  if (progress.bytes_total === null || progress.bytes_total === 0) {
-    return { text: `Loading ${name}${part}: ${seen}` };
-  }
-  return {
-    text: `Loading ${name}${part}: ${seen} of ${formatBytes(progress.bytes_total)}`,
-    share: progress.bytes_seen / progress.bytes_total,
-  };
-}
-
 /** Vendor and name of a device, as far as the browser tells. */
 export function deviceName({ vendor, name }: DeviceInfo): string {
   return [vendor, name].filter((part) => part !== "").join(" ") || "graphics device";
-}
-
-/** A size as people write it. */
-export function formatBytes(bytes: number): string {
-  const units = ["bytes", "KB", "MB", "GB"];
-  let value = bytes;
-  let unit = 0;
-  while (value >= 1000 && unit < units.length - 1) {
-    value /= 1000;
-    unit += 1;
-  }
-  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${units[unit] ?? ""}`;
 }

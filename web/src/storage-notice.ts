@@ -1,0 +1,28 @@
+/** Says that a model runs but is not kept, until that is taken note of. */
+
+import type { StorageNotice } from "signbit";
+import { byId } from "./dom.js";
+import { formatBytes } from "./format.js";
+
+export class StorageNoticeView {
+  readonly #box = byId("storage-notice", HTMLElement);
+  readonly #text = byId("storage-notice-text", HTMLElement);
+
+  constructor(onManage: () => void) {
+    byId("storage-notice-manage", HTMLButtonElement).addEventListener("click", onManage);
+    byId("storage-notice-close", HTMLButtonElement).addEventListener("click", () => {
+      this.hide();
+      byId("prompt", HTMLTextAreaElement).focus({ preventScroll: true });
+    });
+  }
+
+  show({ message, usage, quota }: StorageNotice): void {
+    const figures = usage === null || quota === null ? "" : ` ${formatBytes(usage)} of ${formatBytes(quota)} are used.`;
+    this.#text.textContent = `The model runs, but could not be kept. ${message}${figures}`;
+    this.#box.hidden = false;
+  }
+
+  hide(): void {
+    this.#box.hidden = true;
+  }
+}
