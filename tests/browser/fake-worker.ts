@@ -80,7 +80,7 @@ function runFakeWorker(script: Script, digest: string): void {
   };
 
   function finishLoad({ id, params: { source, sha256 = ["ab".repeat(32)], keep } }: Call<"load">): void {
-    const key = source.kind === "stored" ? source.id : source.kind === "urls" ? (source.urls[0] ?? "") : (source.blobs[0]?.name ?? "");
+    const key = source.kind === "stored" ? source.id : source.kind === "urls" ? (source.urls[0] ?? "") : `file:///${source.blobs[0]?.name ?? ""}`;
     const name = key.split("/").pop() ?? key;
     const isKept = keep ?? source.kind !== "blobs";
     if (isKept) {

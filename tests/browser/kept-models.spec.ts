@@ -16,9 +16,9 @@ const DAY_MS = 86_400_000;
 
 const USAGE: StorageUsage = { model_bytes: 1_500_000_000, usage: 1_600_000_000, quota: 10_000_000_000, is_persisted: false };
 const MODELS: readonly StoredModel[] = [
-  kept(OTHER, { bytes: 250_000_000, bytes_total: 1_000_000_000, is_complete: false, used_at: Date.now() - DAY_MS }),
   kept(SMALL.url, { bytes: SMALL.bytes, bytes_total: SMALL.bytes, sha256: [SMALL.sha256] }),
-  kept("draft.gguf", { is_complete: false, bytes: 500, used_at: Date.now() - 3 * DAY_MS }),
+  kept(OTHER, { bytes: 250_000_000, bytes_total: 1_000_000_000, is_complete: false, used_at: Date.now() - DAY_MS }),
+  kept("file:///draft.gguf", { is_complete: false, bytes: 500, used_at: Date.now() - 3 * DAY_MS }),
 ];
 
 function kept(id: string, rest: Partial<StoredModel> = {}): StoredModel {
@@ -133,7 +133,7 @@ test("a model is deleted only after a question, and the keyboard goes on from th
   await expect(dialog.getByRole("heading", { name: "On this computer" })).toBeFocused();
   await expect(dialog).toContainText("Models that are loaded from an address are kept");
   const deleted = (await requests(page)).flatMap((request) => (request.method === "delete_model" ? [request.params.id] : []));
-  expect(deleted).toEqual([SMALL.url, OTHER, "draft.gguf"]);
+  expect(deleted).toEqual([SMALL.url, OTHER, "file:///draft.gguf"]);
 });
 
 test("a model that cannot be deleted stays, with the reason @page", async ({ page }) => {
@@ -309,14 +309,12 @@ test("a load that failed is tried again as it was @page", async ({ page }) => {
 });
 
 test("a model that could not be kept is a notice, not a failure @page", async ({ page }) => {
-  const notice = { code: "storage_full", message: "The browser's storage is full.", usage: 9.8e9, quota: 1e10 } as const;
+  const notice = { code: "storage_full", message: "The model runs, but it is not kept: the storage is full.", usage: 9.8e9, quota: 1e10 } as const;
   await openPage(page, { models: MODELS, notice });
   await openDialog(page);
   await page.getByRole("button", { name: `Load ${MEDIUM.name}`, exact: true }).click();
   const line = page.getByRole("status", { name: "Storage" });
-  await expect(line).toContainText(
-    "The model runs, but could not be kept. The browser's storage is full. 9.80 GB of 10.0 GB are used.",
-  );
+  await expect(line).toContainText("The model runs, but it is not kept: the storage is full. 9.80 GB of 10.0 GB are used.");
   await expect(page.getByRole("alert")).toBeHidden();
   await line.getByRole("button", { name: "Kept models" }).click();
   await expect(rows(page).first()).toBeVisible();
@@ -342,7 +340,7 @@ test("the dialog shows the model's digest and its file's, and copies them @page"
 
 test("on a narrow screen the lists of models fit, and their controls have names @page", async ({ page }) => {
   await page.setViewportSize({ width: 360, height: 640 });
-  await openPage(page, { models: [...MODELS, kept(`${"long-".repeat(20)}name.gguf`)], usage: USAGE }, 2);
+  await openPage(page, { models: [...MODELS, kept(`file:///${"long-".repeat(20)}name.gguf`)], usage: USAGE }, 2);
   const dialog = await openDialog(page);
   await expect(rows(page)).toHaveCount(4);
   await rows(page).last().getByRole("button", { name: /^Delete/ }).click();

@@ -61,17 +61,16 @@ export class KeptModels {
   }
 
   #show(models: readonly StoredModel[]): void {
-    const byUse = [...models].sort((a, b) => b.used_at - a.used_at);
     for (const id of this.#rows.keys()) {
-      if (!byUse.some((model) => model.id === id)) {
+      if (!models.some((model) => model.id === id)) {
         this.#remove(id);
       }
     }
-    for (const model of byUse) {
+    for (const model of models) {
       this.#row(model).show(model);
     }
-    this.#sort(byUse);
-    this.#empty.hidden = byUse.length > 0;
+    this.#sort(models);
+    this.#empty.hidden = models.length > 0;
   }
 
   #row(model: StoredModel): KeptRow {

@@ -18,7 +18,7 @@ export class StorageNoticeView {
 
   show({ message, usage, quota }: StorageNotice): void {
     const figures = usage === null || quota === null ? "" : ` ${formatBytes(usage)} of ${formatBytes(quota)} are used.`;
-    this.#text.textContent = `The model runs, but could not be kept. ${message}${figures}`;
+    this.#text.textContent = `${message}${figures}`;
     this.#box.hidden = false;
   }
 
