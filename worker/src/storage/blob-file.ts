@@ -25,7 +25,7 @@ export class BlobFile implements Origin {
   }
 
   async probe(): Promise<FileIdentity> {
-    if (differs(this.#known, this.identity)) {
+    if (differs(this.#known, this.identity, true)) {
       throw new SourceChanged(this.identity);
     }
     return this.identity;

@@ -128,11 +128,11 @@ export class KeptFile {
     if (this.#segment === undefined || this.#filled === 0) {
       return;
     }
-    await this.#writing;
     const [segment, index] = [this.#segment.subarray(0, this.#filled), this.#index];
     this.#segment = undefined;
     this.#index += 1;
     this.#filled = 0;
+    await this.#writing;
     this.#writing = this.#attempt(() => this.#write(index, segment, identity)).finally(() => this.giveBack(segment.buffer));
     // Whoever waits for it hears of a failure; nobody may wait before it happens.
     this.#writing.catch(() => undefined);
