@@ -1,6 +1,7 @@
 /**
- * The worker under test with two additions: GPU errors that nobody catches become console errors, which
- * fail the test, and a worker whose name is a number loses its GPU when it has given so many tokens.
+ * The worker under test with three additions: GPU errors that nobody catches become console errors, which
+ * fail the test; a worker whose name is a number loses its GPU when it has given so many tokens; and all lose theirs
+ * at a word on the channel `lose-gpu`.
  * The real worker is the unchanged module that it imports.
  */
 
@@ -30,6 +31,14 @@ if (adapterClass !== undefined) {
   };
 }
 
+function lose(): void {
+  for (const device of devices.splice(0)) {
+    device.destroy();
+  }
+}
+
+new BroadcastChannel("lose-gpu").onmessage = lose;
+
 const scope = globalThis as unknown as WorkerScope;
 if (scope.name !== "") {
   const { postMessage } = scope;
@@ -38,9 +47,7 @@ if (scope.name !== "") {
     postMessage.call(scope, message, transfer);
     tokensLeft -= message.step?.ids.length ?? 0;
     if (tokensLeft <= 0) {
-      for (const device of devices.splice(0)) {
-        device.destroy();
-      }
+      lose();
     }
   };
 }
