@@ -210,7 +210,7 @@ async function load(next: ModelChoice): Promise<void> {
     choice = next;
     settings.setRecommendedTemperature(model.sampling.temperature ?? USUAL_TEMPERATURE);
     if (loading === controller) {
-      status.announce(`${next.name} is ready.`);
+      status.announce(`${next.name} is ready. ${storageNotice.text}`.trim());
     }
   } catch (error) {
     if (loading !== controller) {

@@ -16,6 +16,11 @@ export class StorageNoticeView {
     });
   }
 
+  /** What is shown, or nothing. */
+  get text(): string {
+    return this.#box.hidden ? "" : this.#text.textContent;
+  }
+
   show({ message, usage, quota }: StorageNotice): void {
     const figures = usage === null || quota === null ? "" : ` ${formatBytes(usage)} of ${formatBytes(quota)} are used.`;
     this.#text.textContent = `${message}${figures}`;
