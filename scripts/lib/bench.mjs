@@ -1,4 +1,4 @@
-/** What the two benchmarks share: their options, the page they run in, and how results are printed. */
+/** What the benchmarks share: their options, the page they run in, and how results are printed. */
 
 import { createReadStream, mkdtempSync, rmSync, statSync } from "node:fs";
 import { once } from "node:events";
@@ -58,7 +58,8 @@ export async function withBenchPage(options, body) {
     server = serve(model);
     await once(server, "listening");
     const address = `http://127.0.0.1:${server.address().port}/bench/index.html`;
-    const opened = await openPage(address, { hardware: options.hardware, flags: [EXACT_TIMESTAMPS] });
+    const profile = options.isVisitor === true ? path.join(folder, "profile") : undefined;
+    const opened = await openPage(address, { hardware: options.hardware, flags: [EXACT_TIMESTAMPS], profile });
     ({ browser } = opened);
     heading("Benchmark");
     const workload = {
@@ -70,7 +71,7 @@ export async function withBenchPage(options, body) {
     };
     const [load] = loadavg();
     const started = new Date().toISOString();
-    const version = browser.version();
+    const version = (opened.page.context().browser() ?? browser).version();
     const result = await body(opened.page, workload);
     return { started, browser: `Chromium ${version}`, load_average: load, model_file: describe(options, model), ...result };
   } finally {

@@ -4,12 +4,14 @@ import { chromiumPath } from "./setup.mjs";
 
 /**
  * Starts Chromium with WebGPU, on the software adapter or on this machine's graphics device, and
- * opens a page whose messages appear here.
+ * opens a page whose messages appear here. With a folder as `profile` the browser is a visitor's, and keeps
+ * what it stores there; without one it is a private window.
  */
-export async function openPage(address, { hardware = false, flags = [] } = {}) {
+export async function openPage(address, { hardware = false, flags = [], profile } = {}) {
   // Playwright is there only after the set-up.
   const { chromium } = await import("@playwright/test");
-  const browser = await chromium.launch({ executablePath: chromiumPath(), args: [...webgpuFlags(hardware), ...flags] });
+  const options = { executablePath: chromiumPath(), args: [...webgpuFlags(hardware), ...flags] };
+  const browser = await (profile === undefined ? chromium.launch(options) : chromium.launchPersistentContext(profile, options));
   try {
     const page = await browser.newPage();
     page.on("console", (message) => console.log(message.text()));

@@ -87,8 +87,23 @@ export interface ModelInfo {
    * file that holds the same model, and another where anything that the forward pass reads differs.
    */
   readonly digest: string;
+  /** What getting the files took. */
+  readonly storage: StorageTimes;
   /** The files that the model was loaded from. */
   readonly files: readonly ModelFile[];
+}
+
+/** What getting a model's bytes took, beside the engine's work: the storage has a thread of its own. */
+export interface StorageTimes {
+  /** Bytes from a server, or from a local file that is not kept, and how long they were waited for. */
+  readonly bytes_fetched: number;
+  readonly fetch_ms: number;
+  /** Bytes from the store, how long reading them took, and comparing their checksums. */
+  readonly bytes_kept: number;
+  readonly read_ms: number;
+  readonly checksum_ms: number;
+  /** Hashing files that were read whole for the first time. */
+  readonly sha256_ms: number;
 }
 
 /** Where model files are kept: in the origin's private file system, or in Cache Storage. */

@@ -59,7 +59,7 @@ export interface WasmEngine {
   begin_part(index: number, file_bytes: number | undefined): void;
   push(bytes: Uint8Array): Promise<PartProgress>;
   end_part(): PartProgress;
-  finish_load(): Promise<Omit<ModelInfo, "files">>;
+  finish_load(): Promise<Omit<ModelInfo, "files" | "storage">>;
   unload(): void;
   start(request: Params<"generate">): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
   /** Milliseconds that a slice of work may take; what `step` does adapts to it. */

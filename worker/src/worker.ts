@@ -41,6 +41,9 @@ const SAYS_THE_FILE_IS_USELESS: ReadonlySet<ErrorCode> = new Set([
 ]);
 
 const scope = globalThis as unknown as WorkerScope;
+/** By the id of the request. */
+const jobs = new Map<number, Job>();
+/** What occupies the engine. */
 let running: Job | undefined;
 let isPageHidden = false;
 let engine: WasmEngine | undefined;
@@ -53,8 +56,8 @@ scope.addEventListener("message", ({ data }) => {
     isPageHidden = data.is_hidden;
   } else if (data.method !== "abort") {
     void carryOut({ call: data, controller: new AbortController() });
-  } else if (running?.call.id === data.id) {
-    running.controller.abort();
+  } else {
+    jobs.get(data.id)?.controller.abort();
   }
 });
 
@@ -90,6 +93,7 @@ async function carryOut(job: Job): Promise<void> {
 async function answer(job: Job): Promise<void> {
   const { call, controller } = job;
   const { id } = call;
+  jobs.set(id, job);
   let response: Response;
   try {
     response = { type: "result", id, value: await dispatch(call, controller.signal) };
@@ -100,6 +104,7 @@ async function answer(job: Job): Promise<void> {
     }
     response = { type: "error", id, error };
   }
+  jobs.delete(id);
   if (running === job) {
     running = undefined;
   }
@@ -145,7 +150,7 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
     case "list_models":
       return currentStorage().call("list", null);
     case "verify_model":
-      return currentStorage().call("verify", params);
+      return currentStorage().call("verify", params, { signal });
     case "delete_model":
       return currentStorage().call("delete", params);
     case "storage_usage":
@@ -253,7 +258,7 @@ async function load(id: number, params: Params<"load">, signal: AbortSignal): Pr
 
 async function loadOnce(id: number, { options, ...source }: Params<"load">, signal: AbortSignal): Promise<ModelInfo> {
   const [engine, storage] = [current(), currentStorage()];
-  const model = await storage.call("open", source);
+  const model = await storage.call("open", source, { signal });
   throwIfAborted(signal);
   const loading = new ModelLoad(engine, storage, model.bytes, signal, (progress) => report(id, progress));
   const first = await loading.open(0);
@@ -277,10 +282,10 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
     if (tuning !== null && tuning.products.length > 0 && options.variant === undefined) {
       void keepTuning(tuning);
     }
-    const files = await storage.call("finish", { digest: info.digest });
+    const kept = await storage.call("finish", { digest: info.digest });
     await turn();
     throwIfAborted(signal);
-    return { ...info, files };
+    return { ...info, ...kept };
   } catch (error) {
     const { fatal, code } = serializeError(error);
     if (!fatal) {

@@ -1,5 +1,6 @@
 /** What is kept of one file on this machine: its manifest, and its segments in one of the stores. */
 
+import type { StorageTimes } from "../types.js";
 import type { Stores } from "./choose-store.js";
 import { sha256 as sha256Of } from "./hashes.js";
 import { SourceChanged } from "./http-file.js";
@@ -14,6 +15,8 @@ export interface StorageTools {
   readonly stores: Stores;
   readonly hashes: WasmHashes;
   readonly segmentBytes: number;
+  /** Where the time of the present model goes. */
+  readonly times: { -readonly [K in keyof StorageTimes]: StorageTimes[K] };
   /** Hears why a file cannot be kept. */
   readonly onStoreError: (error: StoreError) => void;
 }
@@ -70,15 +73,21 @@ export class KeptFile {
 
   /** A segment as it was written; undefined where it is not there any more, or was not yet. */
   async read(index: number): Promise<Uint8Array<ArrayBuffer> | undefined> {
-    const { stores, hashes, segmentBytes } = this.#tools;
+    const { stores, hashes, segmentBytes, times } = this.#tools;
     const record = this.#manifest?.segments[index];
     if (this.#manifest === undefined || record === undefined || record === null) {
       return undefined;
     }
     const segment = new Uint8Array(this.#pool.pop() ?? new ArrayBuffer(segmentBytes), 0, record.length);
     const store = stores.get(this.#manifest.store);
+    const start = performance.now();
     const isThere = await store?.read(record.sha256, segment).catch(() => false);
-    if (isThere === true && hashes.checksum(segment) === record.checksum) {
+    const afterRead = performance.now();
+    const isSound = isThere === true && hashes.checksum(segment) === record.checksum;
+    times.read_ms += afterRead - start;
+    times.checksum_ms += performance.now() - afterRead;
+    if (isSound) {
+      times.bytes_kept += segment.length;
       return segment;
     }
     this.giveBack(segment.buffer);

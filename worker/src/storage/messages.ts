@@ -6,7 +6,7 @@
 
 import type { SerializedError } from "../errors.js";
 import type { SourceParts } from "../protocol.js";
-import type { ModelFile, StorageNotice, StorageUsage, StoredModel, StoreKind, Verification } from "../types.js";
+import type { ModelInfo, StorageNotice, StorageUsage, StoredModel, StoreKind, Verification } from "../types.js";
 
 /** How the storage worker works, for as long as it lives. */
 export interface StorageOptions {
@@ -39,7 +39,7 @@ export interface StorageMethods {
   /** Reads a file of the opened model from its start, through `port`. */
   read: { params: { readonly part: number; readonly port: MessagePort }; result: null };
   /** All files have been read to their ends, and the engine has made this model of them. */
-  finish: { params: { readonly digest: string }; result: readonly ModelFile[] };
+  finish: { params: { readonly digest: string }; result: Pick<ModelInfo, "files" | "storage"> };
   /** The engine can do nothing with the opened model: what is kept of it is forgotten. */
   discard: { params: null; result: null };
   list: { params: null; result: readonly StoredModel[] };
@@ -64,7 +64,9 @@ export type StorageRequest =
       /** Where a `fetch` of the page's own is served (`remote-fetch.ts`). */
       readonly fetch_port: MessagePort | null;
     }
-  | { readonly [M in StorageMethod]: StorageCall<M> }[StorageMethod];
+  | { readonly [M in StorageMethod]: StorageCall<M> }[StorageMethod]
+  /** Ends the call with this id, if it is not over. */
+  | { readonly type: "abort"; readonly id: number };
 
 export type StorageResponse =
   | { readonly type: "result"; readonly id: number; readonly value: StorageMethods[StorageMethod]["result"] }

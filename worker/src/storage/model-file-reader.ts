@@ -98,7 +98,7 @@ export class ModelFileReader {
       if (segment === undefined) {
         offset = yield* this.#download(offset, hash, signal);
       } else {
-        hash?.update(segment);
+        this.#hash(hash, segment);
         offset += segment.length;
         yield { type: "piece", bytes: segment, file_bytes: this.bytes, is_local: true };
       }
@@ -175,13 +175,18 @@ export class ModelFileReader {
     const end = next === undefined ? undefined : next * segmentBytes;
     let offset = start;
     this.#kept.begin(start / segmentBytes);
+    const { times } = this.#tools;
+    let askedAt = performance.now();
     try {
       for await (const bytes of origin.read(start, end, signal)) {
-        hash?.update(bytes);
+        times.fetch_ms += performance.now() - askedAt;
+        times.bytes_fetched += bytes.length;
+        this.#hash(hash, bytes);
         await this.#kept.take(bytes, this.#identity(origin));
         offset += bytes.length;
         // Nobody shares this memory with other threads.
         yield { type: "piece", bytes: bytes as Uint8Array<ArrayBuffer>, file_bytes: this.bytes, is_local: this.#file.isLocal };
+        askedAt = performance.now();
       }
     } finally {
       // What has come is kept, also where the rest does not come.
@@ -192,6 +197,12 @@ export class ModelFileReader {
     }
     await this.#kept.flush(this.#identity(origin));
     return offset;
+  }
+
+  #hash(hash: StreamHash | undefined, bytes: Uint8Array): void {
+    const start = performance.now();
+    hash?.update(bytes);
+    this.#tools.times.sha256_ms += performance.now() - start;
   }
 
   #identity(origin: Origin): FileIdentity {

@@ -62,10 +62,13 @@ export class StorageClient {
   call<M extends StorageMethod>(
     method: M,
     params: StorageMethods[M]["params"],
-    transfer: Transferable[] = [],
+    { signal, transfer = [] }: { readonly signal?: AbortSignal; readonly transfer?: Transferable[] } = {},
   ): Promise<StorageMethods[M]["result"]> {
     if (this.#failure.signal.aborted) {
       return Promise.reject(this.#failure.signal.reason);
+    }
+    if (signal?.aborted === true) {
+      return Promise.reject(abortError());
     }
     const id = this.#nextId;
     this.#nextId += 1;
@@ -73,7 +76,9 @@ export class StorageClient {
       this.#pending.set(id, { resolve, reject });
     });
     this.#worker.postMessage({ type: "call", id, method, params }, transfer);
-    return answer as Promise<StorageMethods[M]["result"]>;
+    const abort = (): void => this.#worker.postMessage({ type: "abort", id } satisfies StorageRequest);
+    signal?.addEventListener("abort", abort, { once: true });
+    return answer.finally(() => signal?.removeEventListener("abort", abort)) as Promise<StorageMethods[M]["result"]>;
   }
 
   /**
@@ -97,7 +102,7 @@ export class StorageClient {
     const die = (): void => fail(this.#failure.signal.reason);
     signal.addEventListener("abort", abort, { once: true });
     this.#failure.signal.addEventListener("abort", die, { once: true });
-    this.call("read", { part, port: port2 }, [port2]).catch(fail);
+    this.call("read", { part, port: port2 }, { transfer: [port2] }).catch(fail);
     const pull = (buffer: ArrayBuffer | null): void =>
       port.postMessage({ type: "pull", buffer }, buffer === null ? [] : [buffer]);
     try {

@@ -4,7 +4,7 @@
  */
 
 import { EngineError, isAbortError, serializeError } from "../errors.js";
-import type { ModelFile, StorageNotice } from "../types.js";
+import type { StorageNotice, StorageTimes } from "../types.js";
 import { openStores } from "./choose-store.js";
 import { knownDigest, rememberDigest } from "./digests.js";
 import { connectFetch } from "./remote-fetch.js";
@@ -33,12 +33,15 @@ export interface Endpoint {
   addEventListener(type: "message", listener: (event: MessageEvent<StorageRequest>) => void): void;
 }
 
+const NO_TIMES: StorageTimes = { bytes_fetched: 0, fetch_ms: 0, bytes_kept: 0, read_ms: 0, checksum_ms: 0, sha256_ms: 0 };
+
 type Result<M extends StorageMethod> = StorageMethods[M]["result"];
 type AnyCall = { [M in StorageMethod]: StorageCall<M> }[StorageMethod];
 
 /** Serves the storage at `endpoint`, whose first message is `init`. */
 export function serveStorage(endpoint: Endpoint): void {
   let host: Promise<StorageHost> | undefined;
+  const controllers = new Map<number, AbortController>();
   endpoint.addEventListener("message", ({ data }) => {
     if (data.type === "init") {
       host = StorageHost.start(data, (notice) => endpoint.postMessage({ type: "notice", notice }));
@@ -47,17 +50,24 @@ export function serveStorage(endpoint: Endpoint): void {
       return;
     }
     const { id } = data;
+    if (data.type === "abort") {
+      controllers.get(id)?.abort();
+      return;
+    }
+    const controller = new AbortController();
+    controllers.set(id, controller);
     void Promise.resolve(host)
       .then((started) => {
         if (started === undefined) {
           throw new EngineError("internal", { detail: "the storage was used before it was started" });
         }
-        return started.carryOut(data);
+        return started.carryOut(data, controller.signal);
       })
       .then(
         (value) => endpoint.postMessage({ type: "result", id, value }),
         (error: unknown) => endpoint.postMessage({ type: "error", id, error: serializeError(error) }),
-      );
+      )
+      .finally(() => controllers.delete(id));
   });
 }
 
@@ -89,14 +99,14 @@ class StorageHost {
       ...(backoff_ms === undefined ? {} : { backoff_ms }),
     };
     const onStoreError = (error: StoreError): void => void storageNotice(error).then(notify);
-    const tools = { stores, hashes, segmentBytes: options.segment_bytes ?? SEGMENT_BYTES, onStoreError };
+    const tools = { stores, hashes, segmentBytes: options.segment_bytes ?? SEGMENT_BYTES, times: { ...NO_TIMES }, onStoreError };
     return new StorageHost(tools, http, options.store !== "none");
   }
 
-  carryOut(call: AnyCall): Promise<Result<StorageMethod>> {
+  carryOut(call: AnyCall, signal: AbortSignal): Promise<Result<StorageMethod>> {
     switch (call.method) {
       case "open":
-        return this.#open(call.params);
+        return this.#open(call.params, signal);
       case "read":
         return this.#read(call.params);
       case "finish":
@@ -106,7 +116,7 @@ class StorageHost {
       case "list":
         return listModels();
       case "verify":
-        return verifyModel(call.params.id, { stores: this.#tools.stores, checksum: this.#tools.hashes.checksum });
+        return verifyModel(call.params.id, { stores: this.#tools.stores, checksum: this.#tools.hashes.checksum, signal });
       case "delete":
         return deleteModel(call.params.id, this.#tools.stores).then(() => null);
       case "usage":
@@ -114,16 +124,16 @@ class StorageHost {
     }
   }
 
-  async #open({ source, sha256, keep }: OpenParams): Promise<OpenedModel> {
+  async #open({ source, sha256, keep }: OpenParams, signal: AbortSignal): Promise<OpenedModel> {
     await this.#stopReading();
     this.#files = [];
+    Object.assign(this.#tools.times, NO_TIMES);
     const sources = await sourceFiles(source, this.#http);
     if (sha256 !== undefined && sha256.length !== sources.length) {
       throw new EngineError("invalid_request", { detail: `${sources.length} files were given, and ${sha256.length} digests` });
     }
     const model = sources[0]?.id ?? "";
     const isKept = this.#keeps && (keep ?? source.kind !== "blobs");
-    const { signal } = new AbortController();
     const open = sources.map((file, part) =>
       ModelFileReader.open(file, { model, part, parts: sources.length, sha256: sha256?.[part], isKept }, this.#tools, signal),
     );
@@ -157,7 +167,7 @@ class StorageHost {
     this.#reading = undefined;
   }
 
-  async #finish(digest: string): Promise<readonly ModelFile[]> {
+  async #finish(digest: string): Promise<Result<"finish">> {
     await this.#stopReading();
     const files = this.#files.map((file) => file.describe());
     await rememberDigest(
@@ -166,7 +176,7 @@ class StorageHost {
     ).catch(() => undefined);
     // What a closed page has left behind in a segment is nobody's.
     void collectGarbage(this.#tools.stores).catch(() => undefined);
-    return files;
+    return { files, storage: { ...this.#tools.times } };
   }
 
   async #discard(): Promise<null> {
