@@ -280,14 +280,7 @@ pub fn pack_rows(
     quants: &mut [u32],
     scales: &mut [u32],
 ) -> Result<(), PackError> {
-    let block = format.block();
-    if cols == 0 || !cols.is_multiple_of(block.weights) {
-        return Err(PackError::Columns { format, cols });
-    }
-    let row_bytes = format.file_row_bytes(cols);
-    if !bytes.len().is_multiple_of(row_bytes) {
-        return Err(PackError::Bytes { bytes: bytes.len(), row_bytes });
-    }
+    let row_bytes = whole_rows(format, cols, bytes)?;
     let n_rows = bytes.len() / row_bytes;
     let (quants_per_row, scales_per_row) = words_per_row(format, cols);
     let (quants_per_row, scales_per_row) = (quants_per_row as usize, scales_per_row as usize);
@@ -301,112 +294,131 @@ pub fn pack_rows(
     }
     for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
         let quants = &mut quants[row * quants_per_row..(row + 1) * quants_per_row];
-        let mut scales =
-            HalfWriter { words: &mut scales[row * scales_per_row..(row + 1) * scales_per_row], len: 0 };
-        let blocks = bytes.chunks_exact(block.file_bytes as usize);
-        let mut finite = true;
-        for (bytes, quants) in blocks.zip(quants.chunks_exact_mut(block.quant_words as usize)) {
-            finite &= pack_block(format, bytes, quants, &mut scales);
-        }
-        if !finite {
+        let scales = &mut scales[row * scales_per_row..(row + 1) * scales_per_row];
+        pack_row(format, bytes, quants, scales);
+        if !is_finite(format, quants, scales) {
             return Err(PackError::NotFinite { row });
         }
     }
     Ok(())
 }
 
-/// Fills a row of `scales` half by half.
-struct HalfWriter<'a> {
-    words: &'a mut [u32],
-    len: usize,
-}
-
-impl HalfWriter<'_> {
-    fn push(&mut self, half: u16) {
-        let word = &mut self.words[self.len / 2];
-        if self.len.is_multiple_of(2) {
-            *word = u32::from(half);
-        } else {
-            *word |= u32::from(half) << 16;
-        }
-        self.len += 1;
+/// The bytes of a row in the file, if `bytes` are whole rows of `cols` weights.
+pub(crate) fn whole_rows(format: Format, cols: u32, bytes: &[u8]) -> Result<usize, PackError> {
+    if cols == 0 || !cols.is_multiple_of(format.block_weights()) {
+        return Err(PackError::Columns { format, cols });
     }
-
-    fn push_all(&mut self, bytes: &[u8]) {
-        for pair in bytes.as_chunks().0 {
-            self.push(u16::from_le_bytes(*pair));
-        }
+    let row_bytes = format.file_row_bytes(cols);
+    match bytes.len().is_multiple_of(row_bytes) {
+        true => Ok(row_bytes),
+        false => Err(PackError::Bytes { bytes: bytes.len(), row_bytes }),
     }
 }
 
-/// Packs one block; false if a float in it is not finite.
-fn pack_block(format: Format, bytes: &[u8], quants: &mut [u32], scales: &mut HalfWriter<'_>) -> bool {
-    let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-    let is_finite = |half: u16| half & 0x7c00 != 0x7c00;
+fn pack_row(format: Format, bytes: &[u8], quants: &mut [u32], scales: &mut [u32]) {
     match format {
-        Format::F32 => {
-            copy_words(bytes, quants);
-            quants.iter().all(|bits| bits & 0x7f80_0000 != 0x7f80_0000)
-        }
-        Format::F16 => {
-            copy_words(bytes, quants);
-            quants.iter().all(|&two| is_finite(two as u16) && is_finite((two >> 16) as u16))
-        }
-        Format::BF16 => {
-            copy_words(bytes, quants);
-            quants.iter().all(|two| two & 0x7f80 != 0x7f80 && two & 0x7f80_0000 != 0x7f80_0000)
-        }
-        Format::Q1_0 | Format::Q2_0G64 | Format::Q2_0G128 | Format::Q8_0 => {
-            scales.push(half(0));
-            copy_words(&bytes[2..], quants);
-            is_finite(half(0))
-        }
-        Format::Q4_0 => {
-            scales.push(half(0));
-            // Byte j of the file: weight j in the low nibble, weight j + 16 in the high one.
-            let (first, last) = quants.split_at_mut(2);
-            nibbles(&bytes[2..], 0, first);
-            nibbles(&bytes[2..], 4, last);
-            is_finite(half(0))
-        }
+        Format::F32 | Format::F16 | Format::BF16 => copy_words(bytes, quants),
+        Format::Q1_0 | Format::Q2_0G64 => pack_scaled::<18, 16>(bytes, quants, scales, |bytes| bytes),
+        Format::Q2_0G128 | Format::Q8_0 => pack_scaled::<34, 32>(bytes, quants, scales, |bytes| bytes),
+        Format::Q4_0 => pack_scaled::<18, 16>(bytes, quants, scales, nibbles_in_order),
         Format::Q4K => {
-            scales.push_all(&bytes[..16]);
-            // 32 bytes of the file: 32 weights in the low nibbles, the next 32 in the high ones.
-            for (bytes, quants) in bytes[16..].chunks_exact(32).zip(quants.chunks_exact_mut(8)) {
-                let (first, last) = quants.split_at_mut(4);
-                nibbles(bytes, 0, first);
-                nibbles(bytes, 4, last);
+            let blocks = bytes.as_chunks::<144>().0.iter().zip(quants.as_chunks_mut::<32>().0);
+            for ((bytes, quants), scales) in blocks.zip(scales.as_chunks_mut::<4>().0) {
+                pack_q4_k(bytes, quants, scales);
             }
-            is_finite(half(0)) && is_finite(half(2))
         }
         Format::Q6K => {
-            scales.push_all(&bytes[192..210]);
-            scales.push(0);
-            let (low, high) = quants.split_at_mut(32);
-            // 64 bytes of the file: 64 weights in the low nibbles, the next 64 in the high ones.
-            for (bytes, low) in bytes[..128].chunks_exact(64).zip(low.chunks_exact_mut(16)) {
-                let (first, last) = low.split_at_mut(8);
-                nibbles(bytes, 0, first);
-                nibbles(bytes, 4, last);
+            let blocks = bytes.as_chunks::<210>().0.iter().zip(quants.as_chunks_mut::<48>().0);
+            for ((bytes, quants), scales) in blocks.zip(scales.as_chunks_mut::<5>().0) {
+                pack_q6_k(bytes, quants, scales);
             }
-            // 32 bytes of the file: the lowest two bits belong to 32 weights, and so on upwards.
-            for (bytes, high) in bytes[128..192].chunks_exact(32).zip(high.chunks_exact_mut(8)) {
-                for (part, high) in (0..).zip(high.chunks_exact_mut(2)) {
-                    for (bytes, word) in bytes.chunks_exact(16).zip(high) {
-                        let codes = bytes.iter().map(|b| u32::from((b >> (2 * part)) & 3));
-                        *word = (0..).zip(codes).fold(0, |word, (i, code)| word | (code << (2 * i)));
-                    }
-                }
+        }
+    }
+}
+
+/// Whether every float of a packed row is finite. Nothing ends early, so that it takes few instructions.
+fn is_finite(format: Format, quants: &[u32], scales: &[u32]) -> bool {
+    match format {
+        Format::F32 => quants.iter().fold(true, |all, bits| all & (bits & 0x7f80_0000 != 0x7f80_0000)),
+        Format::F16 => all_finite(bytemuck::cast_slice(quants)),
+        Format::BF16 => bytemuck::cast_slice::<_, u16>(quants)
+            .iter()
+            .fold(true, |all, half| all & (half & 0x7f80 != 0x7f80)),
+        Format::Q4K => scales.iter().step_by(4).all(|&d| all_finite(&[d as u16, (d >> 16) as u16])),
+        Format::Q6K => scales.iter().skip(4).step_by(5).all(|&d| all_finite(&[d as u16])),
+        Format::Q1_0 | Format::Q2_0G64 | Format::Q2_0G128 | Format::Q4_0 | Format::Q8_0 => {
+            all_finite(bytemuck::cast_slice(scales))
+        }
+    }
+}
+
+/// Packs a row of blocks that are a half and `QUANTS` bytes, `BLOCK` together; `order` gives a block's bytes
+/// in the order of the columns.
+fn pack_scaled<const BLOCK: usize, const QUANTS: usize>(
+    bytes: &[u8],
+    quants: &mut [u32],
+    scales: &mut [u32],
+    order: impl Fn([u8; QUANTS]) -> [u8; QUANTS],
+) {
+    let blocks = bytes.as_chunks::<BLOCK>().0;
+    let halves: &mut [u16] = bytemuck::cast_slice_mut(scales);
+    for (half, block) in halves.iter_mut().zip(blocks) {
+        *half = u16::from_le_bytes([block[0], block[1]]);
+    }
+    halves[blocks.len()..].fill(0);
+    let quants = bytemuck::cast_slice_mut::<_, u8>(quants).as_chunks_mut::<QUANTS>().0;
+    for (quants, block) in quants.iter_mut().zip(blocks) {
+        *quants = order(std::array::from_fn(|i| block[i + 2]));
+    }
+}
+
+/// Whether none of the halves is infinite or not a number.
+pub(crate) fn all_finite(halves: &[u16]) -> bool {
+    halves.iter().fold(0, |largest, half| (half & 0x7c00).max(largest)) != 0x7c00
+}
+
+/// Byte j of a Q4_0 block has weight j in the low nibble and weight j + 16 in the high one: here the
+/// weights lie in their order.
+pub(crate) fn nibbles_in_order(bytes: [u8; 16]) -> [u8; 16] {
+    std::array::from_fn(|i| {
+        let (j, shift) = (2 * (i % 8), 4 * (i / 8));
+        ((bytes[j] >> shift) & 15) | ((bytes[j + 1] >> shift) << 4)
+    })
+}
+
+fn pack_q4_k(bytes: &[u8; 144], quants: &mut [u32; 32], scales: &mut [u32; 4]) {
+    copy_words(&bytes[..16], scales);
+    // 32 bytes of the file: 32 weights in the low nibbles, the next 32 in the high ones.
+    for (bytes, quants) in bytes[16..].chunks_exact(32).zip(quants.chunks_exact_mut(8)) {
+        let (first, last) = quants.split_at_mut(4);
+        nibbles(bytes, 0, first);
+        nibbles(bytes, 4, last);
+    }
+}
+
+fn pack_q6_k(bytes: &[u8; 210], quants: &mut [u32; 48], scales: &mut [u32; 5]) {
+    copy_words(&bytes[192..208], &mut scales[..4]);
+    scales[4] = u32::from(u16::from_le_bytes([bytes[208], bytes[209]]));
+    let (low, high) = quants.split_at_mut(32);
+    // 64 bytes of the file: 64 weights in the low nibbles, the next 64 in the high ones.
+    for (bytes, low) in bytes[..128].chunks_exact(64).zip(low.chunks_exact_mut(16)) {
+        let (first, last) = low.split_at_mut(8);
+        nibbles(bytes, 0, first);
+        nibbles(bytes, 4, last);
+    }
+    // 32 bytes of the file: the lowest two bits belong to 32 weights, and so on upwards.
+    for (bytes, high) in bytes[128..192].chunks_exact(32).zip(high.chunks_exact_mut(8)) {
+        for (part, high) in (0..).zip(high.chunks_exact_mut(2)) {
+            for (bytes, word) in bytes.chunks_exact(16).zip(high) {
+                let codes = bytes.iter().map(|b| u32::from((b >> (2 * part)) & 3));
+                *word = (0..).zip(codes).fold(0, |word, (i, code)| word | (code << (2 * i)));
             }
-            is_finite(half(208))
         }
     }
 }
 
 fn copy_words(bytes: &[u8], words: &mut [u32]) {
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u32::from_le_bytes(*bytes);
-    }
+    bytemuck::cast_slice_mut(words).copy_from_slice(bytes);
 }
 
 /// Collects the low (`shift` 0) or high (4) nibbles of eight bytes per word.
