@@ -108,6 +108,7 @@ function runFakeWorker(script: Script, digest: string): void {
       warnings: [],
       plan: {},
       digest,
+      load: { bytes: 1000, digest_ms: 1, repack_ms: 1, upload_ms: 0 },
       storage: { bytes_fetched: 1000, fetch_ms: 1, bytes_kept: 0, read_ms: 0, checksum_ms: 0, sha256_ms: 1 },
       files: sha256.map((sha256) => ({ name, bytes: 1000, sha256, store: isKept ? "opfs" : null })),
     });

@@ -87,10 +87,24 @@ export interface ModelInfo {
    * file that holds the same model, and another where anything that the forward pass reads differs.
    */
   readonly digest: string;
+  /** What loading the weights took, by stage. */
+  readonly load: LoadTimes;
   /** What getting the files took. */
   readonly storage: StorageTimes;
   /** The files that the model was loaded from. */
   readonly files: readonly ModelFile[];
+}
+
+/** What turning a model's bytes into weights on the device took. */
+export interface LoadTimes {
+  /** Of the tensors in the files. */
+  readonly bytes: number;
+  /** Hashing; 0 where the digest was known. */
+  readonly digest_ms: number;
+  /** Turning the file's blocks into the device's layout. */
+  readonly repack_ms: number;
+  /** Handing the result to a graphics device; 0 on the CPU, where it is packed in place. */
+  readonly upload_ms: number;
 }
 
 /** What getting a model's bytes took, beside the engine's work: the storage has a thread of its own. */

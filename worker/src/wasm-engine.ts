@@ -54,7 +54,7 @@ export interface WasmEngine {
   device(): DeviceInfo;
   /** Resolves with the reason when the graphics device is lost. */
   lost(): Promise<string>;
-  /** `digest` is the model's where its bytes are known to be those it was computed from. */
+  /** With the digest of bytes that have been verified by other means they are not hashed again. */
   begin_load(options: ModelOptions & { readonly tuning?: Tuning; readonly digest?: string }): void;
   begin_part(index: number, file_bytes: number | undefined): void;
   push(bytes: Uint8Array): Promise<PartProgress>;

@@ -10,6 +10,7 @@ pub mod check;
 mod clock;
 pub mod config;
 pub mod device;
+pub mod digest;
 pub mod engine;
 pub mod error;
 pub mod loader;

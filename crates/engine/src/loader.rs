@@ -12,9 +12,11 @@ use signbit_tokenizer::{ChatTemplate, Message, RenderOptions, Role, TokenType, T
 
 use crate::config::{ModelConfig, SkipReason};
 use crate::device::Device;
+use crate::digest::{ModelDigest, is_digest};
 use crate::error::EngineError;
 use crate::model::layers::joined_tensors;
-use crate::model::weights::Weights;
+pub use crate::model::weights::LoadTimes;
+use crate::model::weights::{Packing, Weights, timed};
 use crate::model::{Model, ModelOptions};
 
 /// A model with the text side that belongs to it.
@@ -28,6 +30,10 @@ pub struct LoadedModel {
     pub template: ChatTemplate,
     /// What the file says about itself.
     pub info: FileInfo,
+    /// See [`crate::digest`]; empty until all weights have arrived.
+    pub digest: String,
+    /// What loading took.
+    pub load: LoadTimes,
 }
 
 impl LoadedModel {
@@ -76,6 +82,7 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Loader {
     options: ModelOptions,
+    known_digest: Option<String>,
     headers: Vec<Option<Header>>,
     part: usize,
     /// Bytes of the header that is arriving.
@@ -100,8 +107,11 @@ struct Stage {
     queue: Vec<TensorInfo>,
     next: usize,
     rows_done: u64,
-    /// Bytes of the tensor at `next` that are not yet written.
+    /// Bytes of the tensor at `next` that are not yet written: the beginning of a run of rows.
     pending: Vec<u8>,
+    /// None where it is known.
+    digest: Option<ModelDigest>,
+    packing: Packing,
 }
 
 impl Loader {
@@ -109,6 +119,7 @@ impl Loader {
     pub fn new(options: ModelOptions) -> Self {
         Self {
             options,
+            known_digest: None,
             headers: Vec::new(),
             part: 0,
             prefix: Vec::new(),
@@ -118,6 +129,17 @@ impl Loader {
             stage: None,
             filled: Vec::new(),
         }
+    }
+
+    /// Takes over the model's digest from a caller who has verified by other means that these are the bytes
+    /// it was computed from: they are not hashed again.
+    pub fn with_digest(mut self, digest: String) -> Result<Self, EngineError> {
+        if !is_digest(&digest) {
+            let reason = format!("{digest:?} is no digest: it has 64 lower-case hexadecimal digits");
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        self.known_digest = Some(digest);
+        Ok(self)
     }
 
     /// Starts part `index` from its first byte. `file_bytes` is its size if it is known.
@@ -134,6 +156,9 @@ impl Loader {
         self.bytes_seen = 0;
         if let (Some(stage), Some(Some(header))) = (&mut self.stage, self.headers.get(index)) {
             stage.begin_part(index, header);
+            if let Some(filled) = self.filled.get_mut(index) {
+                *filled = false;
+            }
         }
         Ok(())
     }
@@ -209,9 +234,15 @@ impl Loader {
     /// Decides from the headers alone whether the model runs, and allocates it.
     fn plan(&mut self, device: &mut Device, headers: &[Header]) -> Result<(), EngineError> {
         let (model, weights) = plan_model(device, headers, self.options)?;
+        let digest = match (&self.known_digest, headers.first()) {
+            (None, Some(first)) => Some(ModelDigest::new(&first.metadata)?),
+            _ => None,
+        };
         let mut stage = Stage {
             weights,
             model,
+            digest,
+            packing: Packing::default(),
             part: None,
             queue: Vec::new(),
             next: 0,
@@ -262,11 +293,13 @@ impl Loader {
         if let Some(part) = self.filled.iter().position(|filled| !filled) {
             return Err(EngineError::Truncated { part, seen: self.bytes_seen, needed: self.bytes_seen + 1 });
         }
-        self.stage.map(|stage| stage.model).ok_or(EngineError::Truncated {
-            part: self.part,
-            seen: self.bytes_seen,
-            needed: self.bytes_seen + 1,
-        })
+        let Some(Stage { mut model, digest, packing, .. }) = self.stage else {
+            let (part, seen) = (self.part, self.bytes_seen);
+            return Err(EngineError::Truncated { part, seen, needed: seen + 1 });
+        };
+        model.digest = digest.map(|digest| digest.finish()).or(self.known_digest).unwrap_or_default();
+        model.load = packing.times;
+        Ok(model)
     }
 }
 
@@ -318,7 +351,8 @@ pub fn plan_model(
             .push(format!("{n_unused} unused ids below {n_valid} can be sampled and stand for no text"));
     }
     let model = Model::build(device, config, &weights, n_valid, options)?;
-    Ok((LoadedModel { model, tokenizer, template, info }, weights))
+    let (digest, load) = (String::new(), LoadTimes::default());
+    Ok((LoadedModel { model, tokenizer, template, info, digest, load }, weights))
 }
 
 impl Stage {
@@ -330,6 +364,9 @@ impl Stage {
         self.next = 0;
         self.rows_done = 0;
         self.pending.clear();
+        if let Some(digest) = &mut self.digest {
+            digest.restart_tensor();
+        }
     }
 
     /// Takes `bytes`, which stand at `start` in the part.
@@ -341,26 +378,39 @@ impl Stage {
         header: Option<&Header>,
     ) -> Result<(), EngineError> {
         let Some(header) = header else { return Ok(()) };
-        let end = start + bytes.len() as u64;
         while let Some(tensor) = self.queue.get(self.next) {
             let n_rows = tensor.n_rows().max(1);
-            let run_rows = self.weights.rows_per_run(tensor);
             let row_bytes = tensor.n_bytes / n_rows;
-            let tensor_start = header.data_start + tensor.offset;
-            let wanted = tensor_start + self.rows_done * row_bytes + self.pending.len() as u64;
-            let run = run_rows.min(n_rows - self.rows_done) * row_bytes - self.pending.len() as u64;
-            let take = end.min(wanted + run);
-            if wanted < start || wanted >= take {
+            let run_rows = self.weights.rows_per_run(tensor).min(n_rows - self.rows_done);
+            let run_start = header.data_start + tensor.offset + self.rows_done * row_bytes;
+            let wanted = run_start + self.pending.len() as u64;
+            let skipped = wanted.checked_sub(start).and_then(|skipped| usize::try_from(skipped).ok());
+            let Some(arrived) = skipped.and_then(|skipped| bytes.get(skipped..)) else { return Ok(()) };
+            let missing = (run_rows * row_bytes) as usize - self.pending.len();
+            let Some(piece) = arrived.get(..missing) else {
+                self.pending.extend_from_slice(arrived);
                 return Ok(());
+            };
+            let mut pending = std::mem::take(&mut self.pending);
+            // A run that lies in one piece is not copied.
+            let run = match pending.is_empty() {
+                true => piece,
+                false => {
+                    pending.extend_from_slice(piece);
+                    &pending
+                }
+            };
+            if let Some(digest) = &mut self.digest {
+                timed(&mut self.packing.times.digest_ms, || digest.update(run));
             }
-            self.pending.extend_from_slice(&bytes[(wanted - start) as usize..(take - start) as usize]);
-            if take < wanted + run {
-                return Ok(());
-            }
-            self.weights.write(device, tensor, self.rows_done as u32, &self.pending)?;
-            self.pending.clear();
-            self.rows_done += run_rows.min(n_rows - self.rows_done);
+            self.weights.write(device, tensor, self.rows_done as u32, run, &mut self.packing)?;
+            pending.clear();
+            self.pending = pending;
+            self.rows_done += run_rows;
             if self.rows_done == n_rows {
+                if let Some(digest) = &mut self.digest {
+                    digest.end_tensor(tensor);
+                }
                 self.next += 1;
                 self.rows_done = 0;
             }

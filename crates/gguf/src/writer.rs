@@ -7,6 +7,7 @@ struct Entry {
     name: String,
     shape: Vec<u64>,
     type_id: u32,
+    n_bytes: u64,
     data: Vec<u8>,
 }
 
@@ -83,13 +84,34 @@ impl GgufWriter {
 
     /// Adds a tensor of any type number.
     pub fn tensor_with_id(&mut self, name: &str, shape: &[u64], type_id: u32, data: Vec<u8>) -> &mut Self {
-        self.tensors.push(Entry { name: name.into(), shape: shape.into(), type_id, data });
+        let n_bytes = data.len() as u64;
+        self.tensors.push(Entry { name: name.into(), shape: shape.into(), type_id, n_bytes, data });
         self
     }
 
-    /// The bytes of the file.
+    /// Adds a tensor whose data the caller writes behind [`GgufWriter::header`], for files that are too large
+    /// to be held; returns the bytes that the data takes with its padding.
+    pub fn declare(&mut self, name: &str, shape: &[u64], ty: TensorType) -> u64 {
+        let n_bytes = shape.iter().product::<u64>() / u64::from(ty.block_len()) * u64::from(ty.block_bytes());
+        let (name, shape, type_id) = (name.into(), shape.into(), ty.id());
+        self.tensors.push(Entry { name, shape, type_id, n_bytes, data: Vec::new() });
+        n_bytes.next_multiple_of(self.alignment)
+    }
+
+    /// The bytes of the file, if all tensors came with their data.
     #[must_use]
     pub fn finish(&self) -> Vec<u8> {
+        let mut out = self.header();
+        for tensor in &self.tensors {
+            out.extend(&tensor.data);
+            self.pad(&mut out);
+        }
+        out
+    }
+
+    /// The bytes in front of the data, padded to the alignment if there are tensors.
+    #[must_use]
+    pub fn header(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
         out.extend((self.tensors.len() as u64).to_le_bytes());
@@ -105,11 +127,7 @@ impl GgufWriter {
             put_all(&mut out, &tensor.shape, |size| size.to_le_bytes());
             out.extend(tensor.type_id.to_le_bytes());
             out.extend(offset.to_le_bytes());
-            offset = (offset + tensor.data.len() as u64).next_multiple_of(self.alignment);
-        }
-        for tensor in &self.tensors {
-            self.pad(&mut out);
-            out.extend(&tensor.data);
+            offset = (offset + tensor.n_bytes).next_multiple_of(self.alignment);
         }
         if !self.tensors.is_empty() {
             self.pad(&mut out);
@@ -120,6 +138,13 @@ impl GgufWriter {
     fn pad(&self, out: &mut Vec<u8>) {
         let padded = (out.len() as u64).next_multiple_of(self.alignment);
         out.resize(padded as usize, 0);
+    }
+}
+
+impl Value {
+    /// Appends the value as a file holds it: the number of its type, then the value.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_value(out, self);
     }
 }
 

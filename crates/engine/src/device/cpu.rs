@@ -4,7 +4,7 @@
 //! fast kernels it answers where there is no GPU.
 
 use signbit_shaders::cpu::{Activations, CpuKernels, tiles};
-use signbit_shaders::weights::{Weight, words_per_row};
+use signbit_shaders::weights::{PackError, Weight, pack_rows, words_per_row};
 use signbit_shaders::{BufferId, Dispatch, State};
 
 use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
@@ -160,6 +160,34 @@ impl CpuDevice {
             tiles::write_rows(shape, row_words, [quants, scales], [&mut tiled_quants, tiled_scales]);
         });
         *self.buffer(weight.quants)? = tiled_quants;
+        result
+    }
+
+    /// Packs whole rows from the file's blocks to where the kernels read them, without a copy in between.
+    /// What is wrong with the blocks is the inner result.
+    pub(crate) fn pack_rows(
+        &mut self,
+        weight: Weight,
+        first_row: u32,
+        bytes: &[u8],
+    ) -> Result<Result<(), PackError>, EngineError> {
+        let Weight { format, cols, .. } = weight;
+        let (quant_words, scale_words) = words_per_row(format, cols);
+        let n_rows = bytes.len() / format.file_row_bytes(cols).max(1);
+        let [first, n_rows, all] = [first_row as usize, n_rows, weight.rows as usize];
+        if first + n_rows > all {
+            return Err(EngineError::Device { reason: format!("rows behind the last of a matrix of {all}") });
+        }
+        let kernels = self.kernels;
+        let mut quants = std::mem::take(self.buffer(weight.quants)?);
+        let result = self.buffer(weight.scales).map(|scales| {
+            if kernels != CpuKernels::Reference && tiles::has_tiles(format) {
+                return tiles::pack_rows(format, cols, [all, first], bytes, [&mut quants, scales]);
+            }
+            let rows = |words: u32| first * words as usize..(first + n_rows) * words as usize;
+            pack_rows(format, cols, bytes, &mut quants[rows(quant_words)], &mut scales[rows(scale_words)])
+        });
+        *self.buffer(weight.quants)? = quants;
         result
     }
 

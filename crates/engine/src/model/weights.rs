@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use signbit_gguf::{TensorInfo, dequantize};
 use signbit_shaders::Tensor;
+use signbit_shaders::cpu::tiles::ROWS;
 use signbit_shaders::weights::{Format, Weight, pack_rows, words_per_row};
 
+use crate::clock::now_ms;
 use crate::device::Device;
 use crate::error::EngineError;
 
@@ -54,6 +56,37 @@ enum Slot {
 
 /// Rows are packed in runs of about this many bytes of the file.
 const RUN_BYTES: usize = 1 << 20;
+
+/// What loading took, by stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct LoadTimes {
+    /// Bytes of the tensors in the files.
+    pub bytes: u64,
+    /// Milliseconds of hashing; none where the digest was known.
+    pub digest_ms: f64,
+    /// Milliseconds of turning the file's blocks into the device's layout.
+    pub repack_ms: f64,
+    /// Milliseconds of handing the result to the device; none on the CPU, where it is packed in place.
+    pub upload_ms: f64,
+}
+
+/// Adds the milliseconds that `work` takes to `total_ms`. Pages have a coarse clock, whose errors cancel
+/// over many runs of rows.
+pub(crate) fn timed<T>(total_ms: &mut f64, work: impl FnOnce() -> T) -> T {
+    let start = now_ms();
+    let result = work();
+    *total_ms += now_ms() - start;
+    result
+}
+
+/// Memory that one run of rows after the other is packed in, and what that takes.
+#[derive(Debug, Default)]
+pub struct Packing {
+    quants: Vec<u32>,
+    scales: Vec<u32>,
+    /// So far.
+    pub times: LoadTimes,
+}
 
 impl Weights {
     /// Allocates a small tensor on the device, as f32; one dimension becomes one row.
@@ -167,7 +200,10 @@ impl Weights {
         match self.slots.get(&info.name) {
             Some(Slot::Rows { .. }) => {
                 let row_bytes = (info.n_bytes / n_rows.max(1)).max(1);
-                (RUN_BYTES as u64 / row_bytes).clamp(1, n_rows.max(1))
+                let rows = RUN_BYTES as u64 / row_bytes;
+                // Runs of whole tiles, which the CPU packs fastest.
+                let tiles = rows / ROWS as u64 * ROWS as u64;
+                tiles.max(rows.min(ROWS as u64)).clamp(1, n_rows.max(1))
             }
             _ => n_rows,
         }
@@ -180,53 +216,69 @@ impl Weights {
         info: &TensorInfo,
         first_row: u32,
         bytes: &[u8],
+        packing: &mut Packing,
     ) -> Result<(), EngineError> {
+        packing.times.bytes += bytes.len() as u64;
         match self.slots.get(&info.name) {
             Some(Slot::Vector(tensor)) => {
-                let mut values = vec![0.0; tensor.rows as usize * tensor.cols as usize];
-                dequantize(info.ty, bytes, &mut values)?;
-                if let Some(element) = values.iter().position(|v| !v.is_finite()) {
-                    return Err(EngineError::NonFiniteWeight { tensor: info.name.clone(), element });
-                }
-                device.write(tensor.buffer, 0, bytemuck::cast_slice(&values))
+                let times = &mut packing.times;
+                let values = timed(&mut times.repack_ms, || vector_values(info, *tensor, bytes))?;
+                timed(&mut times.upload_ms, || device.write(tensor.buffer, 0, bytemuck::cast_slice(&values)))
             }
             Some(&Slot::Rows { matrix, first_row: offset, rows }) => {
                 let matrix = self.matrices.get(matrix).ok_or_else(|| missing(&info.name))?;
                 let row_bytes = (info.n_bytes / u64::from(rows).max(1)).max(1) as usize;
-                write_rows(device, &info.name, matrix, offset + first_row, bytes, row_bytes)
+                let mut rest = bytes;
+                for shard in &matrix.shards {
+                    let end = shard.row_offset + shard.rows;
+                    let row = offset + first_row + ((bytes.len() - rest.len()) / row_bytes) as u32;
+                    if rest.is_empty() || row < shard.row_offset || row >= end {
+                        continue;
+                    }
+                    let n = (rest.len() / row_bytes).min((end - row) as usize);
+                    let (head, tail) = rest.split_at(n * row_bytes);
+                    rest = tail;
+                    packing.write_rows(device, &info.name, *shard, row - shard.row_offset, head)?;
+                }
+                Ok(())
             }
             None => Err(missing(&info.name)),
         }
     }
 }
 
-/// Writes whole rows of `row_bytes` bytes each to rows `first_row..` of the matrix.
-fn write_rows(
-    device: &mut Device,
-    name: &str,
-    matrix: &Matrix,
-    first_row: u32,
-    bytes: &[u8],
-    row_bytes: usize,
-) -> Result<(), EngineError> {
-    let mut rest = bytes;
-    for shard in &matrix.shards {
-        let end = shard.row_offset + shard.rows;
-        let row = first_row + ((bytes.len() - rest.len()) / row_bytes) as u32;
-        if rest.is_empty() || row < shard.row_offset || row >= end {
-            continue;
-        }
-        let n = (rest.len() / row_bytes).min((end - row) as usize);
-        let (head, tail) = rest.split_at(n * row_bytes);
-        rest = tail;
-        let (quants_per_row, scales_per_row) = words_per_row(shard.format, shard.cols);
-        let mut quants = vec![0; n * quants_per_row as usize];
-        let mut scales = vec![0; n * scales_per_row as usize];
-        pack_rows(shard.format, shard.cols, head, &mut quants, &mut scales)
-            .map_err(|source| EngineError::Weights { tensor: name.to_owned(), source })?;
-        device.write_rows(*shard, row - shard.row_offset, &quants, &scales)?;
+fn vector_values(info: &TensorInfo, tensor: Tensor, bytes: &[u8]) -> Result<Vec<f32>, EngineError> {
+    let mut values = vec![0.0; tensor.rows as usize * tensor.cols as usize];
+    dequantize(info.ty, bytes, &mut values)?;
+    match values.iter().position(|v| !v.is_finite()) {
+        Some(element) => Err(EngineError::NonFiniteWeight { tensor: info.name.clone(), element }),
+        None => Ok(values),
     }
-    Ok(())
+}
+
+impl Packing {
+    /// Writes whole rows of the file to rows `first_row..` of the shard.
+    fn write_rows(
+        &mut self,
+        device: &mut Device,
+        tensor: &str,
+        shard: Weight,
+        first_row: u32,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let wrong = |source| EngineError::Weights { tensor: tensor.to_owned(), source };
+        let Self { quants, scales, times } = self;
+        if let Device::Cpu(cpu) = device {
+            return timed(&mut times.repack_ms, || cpu.pack_rows(shard, first_row, bytes))?.map_err(wrong);
+        }
+        let Weight { format, cols, .. } = shard;
+        let n = bytes.len() / format.file_row_bytes(cols).max(1);
+        let (quants_per_row, scales_per_row) = words_per_row(format, cols);
+        quants.resize(n * quants_per_row as usize, 0);
+        scales.resize(n * scales_per_row as usize, 0);
+        timed(&mut times.repack_ms, || pack_rows(format, cols, bytes, quants, scales)).map_err(wrong)?;
+        timed(&mut times.upload_ms, || device.write_rows(shard, first_row, quants, scales))
+    }
 }
 
 /// Rows and columns of a tensor.

@@ -19,7 +19,7 @@ use crate::device::{
 };
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::loader::{LoadedModel, Loader};
+use crate::loader::{LoadTimes, LoadedModel, Loader};
 use crate::model::{KvCache, ModelOptions};
 use crate::tuning::{Choose, Tuning, Variant};
 
@@ -132,6 +132,8 @@ struct LoadOptions {
     /// What the engine's `tuning` gave after an earlier load, perhaps of another version.
     tuning: Option<serde_json::Value>,
     kv_cache: Option<KvCache>,
+    /// The model's digest, if the caller has verified the bytes that will come.
+    digest: Option<String>,
 }
 
 /// Whether a file's YaRN scaling is applied.
@@ -159,6 +161,8 @@ struct ModelInfo<'m> {
     skipped: &'m [(String, String)],
     warnings: &'m [String],
     plan: crate::model::MemoryPlan,
+    digest: &'m str,
+    load: LoadTimes,
 }
 
 #[derive(Serialize)]
@@ -177,6 +181,8 @@ struct Started {
 
 #[derive(Serialize)]
 struct Stats<'m> {
+    /// Of the loaded model.
+    digest: Option<&'m str>,
     device: crate::device::Counters,
     memory: Option<crate::model::MemoryPlan>,
     session_tokens: usize,
@@ -367,7 +373,7 @@ impl WasmEngine {
     }
 
     /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn?,
-    /// kv_cache?, variant?, tuning? }`.
+    /// kv_cache?, variant?, tuning?, digest? }`. With a digest the bytes are not hashed again.
     pub fn begin_load(&self, options: JsValue) -> Result<(), JsValue> {
         let options: LoadOptions = from_js(&options)?;
         let choose = match options.variant {
@@ -380,11 +386,15 @@ impl WasmEngine {
         ready.engine.unload();
         ready.engine.choose_variants(choose);
         let defaults = ModelOptions::default();
-        ready.loader = Some(Loader::new(ModelOptions {
+        let mut loader = Loader::new(ModelOptions {
             context_length: options.context_length.unwrap_or(defaults.context_length),
             ignore_yarn: options.yarn == Some(YarnOption::None),
             kv_cache: options.kv_cache.unwrap_or(defaults.kv_cache),
-        }));
+        });
+        if let Some(digest) = options.digest {
+            loader = loader.with_digest(digest).map_err(JsError::from)?;
+        }
+        ready.loader = Some(loader);
         Ok(())
     }
 
@@ -554,8 +564,10 @@ impl WasmEngine {
     pub fn stats(&self) -> Result<JsValue, JsValue> {
         let mut lease = self.lease()?;
         let engine = &lease.ready()?.engine;
-        let model = engine.loaded().ok().map(|loaded| &loaded.model);
+        let loaded = engine.loaded().ok();
+        let model = loaded.map(|loaded| &loaded.model);
         Ok(to_js(&Stats {
+            digest: loaded.map(|loaded| loaded.digest.as_str()),
             device: engine.counters(),
             memory: model.map(crate::model::Model::memory),
             session_tokens: engine.ledger().map_or(0, <[u32]>::len),
@@ -617,5 +629,7 @@ fn model_info(loaded: &LoadedModel) -> ModelInfo<'_> {
         skipped: &loaded.info.skipped,
         warnings: &loaded.info.warnings,
         plan: model.memory(),
+        digest: &loaded.digest,
+        load: loaded.load,
     }
 }
