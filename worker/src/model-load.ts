@@ -81,7 +81,7 @@ export class ModelLoad {
       }
     }
     // The file ended first, and the engine says so.
-    this.#engine.end_part();
+    await this.#engine.end_part();
   }
 
   async #readFile(part: number, file: OpenFile): Promise<void> {
@@ -96,7 +96,7 @@ export class ModelLoad {
       }
       throwIfAborted(this.#signal);
     }
-    this.#engine.end_part();
+    await this.#engine.end_part();
     this.#bytesBefore += this.#bytesSeen;
     this.#tell(part, this.#bytesBefore, false);
   }

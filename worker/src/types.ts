@@ -58,6 +58,33 @@ export interface SamplingDefaults {
   readonly min_p: number | null;
 }
 
+/** Bytes that a model takes on its device, and how it came to them: made from the header alone. */
+export interface MemoryPlan {
+  readonly weight_bytes: number;
+  /** Keys, values, recurrent states and the rotation table. */
+  readonly cache_bytes: number;
+  /** Of these, keys and values. */
+  readonly kv_bytes: number;
+  /** Of these, recurrent states. */
+  readonly state_bytes: number;
+  readonly scratch_bytes: number;
+  /** The most that weights take on their way into their buffers. */
+  readonly staging_bytes: number;
+  /** All of these at once. */
+  readonly total_bytes: number;
+  /** Pieces in which the matrices lie. */
+  readonly shards: number;
+  /** Matrices that no single buffer may hold. */
+  readonly sharded_tensors: number;
+  readonly budget_bytes: number | null;
+  /** How far the plan has stepped down: not at all, to the 4-bit cache, or to a shorter context. */
+  readonly rung: "full" | "kv_cache" | "context";
+  /** Why it stands no higher; null on the highest rung. */
+  readonly reason: string | null;
+  readonly kv_cache: "f32" | "kivi";
+  readonly context_length: number;
+}
+
 /** A loaded model. */
 export interface ModelInfo {
   /** Null where the file gives none. */
@@ -80,8 +107,8 @@ export interface ModelInfo {
   /** Tensors of the file that the model does not use, each with the reason. */
   readonly skipped: readonly (readonly [name: string, reason: string])[];
   readonly warnings: readonly string[];
-  /** Bytes by purpose. */
-  readonly plan: Readonly<Record<string, unknown>>;
+  /** Bytes by purpose, and how far the plan had to step down. */
+  readonly plan: MemoryPlan;
   /**
    * BLAKE3 over names, shapes, types and contents of the tensors and the hyperparameters: the same for every
    * file that holds the same model, and another where anything that the forward pass reads differs.
@@ -394,6 +421,8 @@ export interface EngineStats {
   readonly digest: string | null;
   readonly device: {
     readonly live_bytes: number;
+    /** The most that buffers and writes under way have taken together. */
+    readonly peak_bytes: number;
     readonly live_buffers: number;
     /** Buffers, bind groups and pipelines; none is created after a load. */
     readonly objects_created: number;
@@ -403,11 +432,7 @@ export interface EngineStats {
     readonly encode_ns: number;
     readonly dispatches: number;
   };
-  readonly memory: {
-    readonly weight_bytes: number;
-    readonly cache_bytes: number;
-    readonly scratch_bytes: number;
-  } | null;
+  readonly memory: MemoryPlan | null;
   /** Tokens that the caches hold. */
   readonly session_tokens: number;
   /** As the plan for one token declares it, with a full cache. */

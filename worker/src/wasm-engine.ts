@@ -27,6 +27,8 @@ export interface EngineOptions {
   readonly max_binding_bytes?: number;
   readonly max_buffer_bytes?: number;
   readonly memory_budget_bytes?: number;
+  /** Allocations fail above this, as late as a GPU says so: for tests. */
+  readonly fail_allocation_above_bytes?: number;
   /** Devices of this worker have subgroups where the adapter does. */
   readonly browser_subgroups?: boolean;
   /** What the browser tells about the adapter and the graphics library does not. */
@@ -58,7 +60,7 @@ export interface WasmEngine {
   begin_load(options: ModelOptions & { readonly tuning?: Tuning; readonly digest?: string }): void;
   begin_part(index: number, file_bytes: number | undefined): void;
   push(bytes: Uint8Array): Promise<PartProgress>;
-  end_part(): PartProgress;
+  end_part(): Promise<PartProgress>;
   finish_load(): Promise<Omit<ModelInfo, "files" | "storage">>;
   unload(): void;
   start(request: Params<"generate">): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;

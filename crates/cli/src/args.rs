@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use signbit_engine::memory::Fallback;
 use signbit_engine::model::KvCache;
 use signbit_engine::tuning::Variant;
 
@@ -77,6 +78,27 @@ impl From<KvCacheKind> for KvCache {
     }
 }
 
+/// How far the memory plan may step down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryFallback {
+    /// Not at all
+    None,
+    /// To the 4-bit cache
+    KvCache,
+    /// To a shorter context
+    Context,
+}
+
+impl From<MemoryFallback> for Fallback {
+    fn from(fallback: MemoryFallback) -> Self {
+        match fallback {
+            MemoryFallback::None => Self::None,
+            MemoryFallback::KvCache => Self::KvCache,
+            MemoryFallback::Context => Self::Context,
+        }
+    }
+}
+
 /// A switch with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
@@ -110,6 +132,18 @@ pub struct InspectArgs {
     /// List every dispatch, as planned for the GPU
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "decode")]
     pub plan: Option<PlanKind>,
+    /// Print the memory plan: what the model takes, and what it had to do without
+    #[arg(long, conflicts_with = "plan")]
+    pub memory: bool,
+    /// Bytes of the largest buffer, if the device has no smaller ones
+    #[arg(long, value_name = "BYTES")]
+    pub max_buffer_bytes: Option<u64>,
+    /// Bytes that the model may take in all
+    #[arg(long, value_name = "BYTES")]
+    pub budget: Option<u64>,
+    /// How far the plan may step down where the model does not fit
+    #[arg(long, value_enum, default_value = "context")]
+    pub memory_fallback: MemoryFallback,
     /// Device to plan for; the CPU unless --plan is given
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,

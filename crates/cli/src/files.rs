@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use pollster::block_on;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use signbit_engine::engine::Engine;
@@ -160,7 +161,7 @@ impl ModelFiles {
             for (index, part) in self.parts.iter_mut().enumerate() {
                 loader.begin_part(index, Some(part.n_bytes))?;
                 part.stream(|bytes| {
-                    let progress = loader.push(engine.device_mut(), bytes)?;
+                    let progress = block_on(loader.push(engine.device_mut(), bytes))?;
                     Ok(if progress.header_complete { Flow::Enough } else { Flow::More })
                 })?;
             }
@@ -168,12 +169,12 @@ impl ModelFiles {
         for (index, part) in self.parts.iter_mut().enumerate() {
             loader.begin_part(index, Some(part.n_bytes))?;
             part.stream(|bytes| {
-                loader.push(engine.device_mut(), bytes)?;
+                block_on(loader.push(engine.device_mut(), bytes))?;
                 Ok(Flow::More)
             })?;
-            loader.end_part(engine.device_mut())?;
+            block_on(loader.end_part(engine.device_mut()))?;
         }
-        pollster::block_on(engine.install(loader))?;
+        block_on(engine.install(loader))?;
         Ok(())
     }
 }

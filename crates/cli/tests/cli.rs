@@ -401,6 +401,62 @@ fn inspect_lists_the_plan() {
     }
 }
 
+/// The plan of a model, its lines by their first word.
+fn plan_lines(text: &str) -> std::collections::HashMap<&str, &str> {
+    text.lines().filter_map(|line| line.split_once("  ")).map(|(name, rest)| (name, rest.trim())).collect()
+}
+
+#[test]
+fn inspect_prints_the_memory_plan() {
+    let path = model("tiny-geo");
+    let memory = |more: &[&str]| stdout_json(&[&["inspect", &path, "--memory", "--json"], more].concat());
+    let whole = memory(&[]);
+    assert_eq!(whole["fits"], true);
+    let plan = &whole["memory"];
+    let size = |plan: &Value, name: &str| plan[name].as_u64().unwrap();
+    let parts = ["weight_bytes", "cache_bytes", "scratch_bytes", "staging_bytes"];
+    assert_eq!(parts.iter().map(|name| size(plan, name)).sum::<u64>(), size(plan, "total_bytes"));
+    assert_eq!(plan["rung"], "full");
+    assert!(plan["reason"].is_null() && plan["budget_bytes"].is_null());
+    assert_eq!(plan, &stdout_json(&["inspect", &path, "--json"])["memory"]);
+
+    // The rungs in order, then what the cap leaves.
+    let budget = (size(plan, "total_bytes") - 1).to_string();
+    let lower = memory(&["--budget", &budget]);
+    assert_eq!(
+        (&lower["memory"]["rung"], &lower["memory"]["kv_cache"]),
+        (&json!("kv_cache"), &json!("kivi"))
+    );
+    let cut = memory(&["--budget", &budget, "--kv-cache", "f32"]);
+    assert_eq!(
+        (&cut["memory"]["rung"], &cut["memory"]["context_length"]),
+        (&json!("context"), &json!(2048 - 256))
+    );
+    let text = stdout(&["inspect", &path, "--memory", "--budget", &budget]);
+    let lines = plan_lines(&text);
+    assert_eq!((lines["rung"], lines["verdict"]), ("kv_cache", "fits after stepping down"), "{text}");
+    assert!(lines["reason"].contains(&format!("the budget is {budget}")), "{text}");
+
+    // A refusal prints the plan that would be needed.
+    for (more, code) in [
+        (vec!["--budget", &budget, "--memory-fallback", "none"], "out_of_memory"),
+        (vec!["--budget", "1000"], "out_of_memory"),
+        (vec!["--max-buffer-bytes", "200000", "--memory-fallback", "kv-cache"], "limit_too_small"),
+    ] {
+        let args = [&["inspect", &path, "--memory"], &more[..]].concat();
+        let output = signbit(&args);
+        check_failure(&args, &output, code);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(plan_lines(&text)["verdict"], "does not fit", "{text}");
+    }
+    // Shards where one buffer does not hold a matrix.
+    let cut = memory(&["--max-buffer-bytes", "200000", "--context", "100"]);
+    assert!(
+        size(&cut["memory"], "sharded_tensors") > 0 && size(&cut["memory"], "shards") > size(plan, "shards")
+    );
+    failure(&["inspect", &path, "--memory", "--plan"], "usage");
+}
+
 /// Writes a model as two parts and returns their paths.
 fn split_in_two(path: &str) -> [String; 2] {
     let file = std::fs::read(path).unwrap();

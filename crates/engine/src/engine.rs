@@ -531,14 +531,13 @@ async fn push_parts(loader: &mut Loader, device: &mut Device, parts: &[&[u8]]) -
     if parts.len() > 1 {
         for (index, bytes) in parts.iter().enumerate() {
             loader.begin_part(index, Some(bytes.len() as u64))?;
-            loader.push(device, bytes)?;
+            loader.push(device, bytes).await?;
         }
-        device.check().await?;
     }
     for (index, bytes) in parts.iter().enumerate() {
         loader.begin_part(index, Some(bytes.len() as u64))?;
-        loader.push(device, bytes)?;
-        loader.end_part(device)?;
+        loader.push(device, bytes).await?;
+        loader.end_part(device).await?;
     }
     Ok(())
 }

@@ -51,6 +51,26 @@ pub enum EngineError {
         /// Bytes allowed.
         limit: u64,
     },
+    /// A loop over the context would not end on the device.
+    #[error("the context has {asked} positions and the loops of this software adapter end after {limit}")]
+    ContextTooLong {
+        /// Positions of the plan.
+        asked: u32,
+        /// Positions that loops go through.
+        limit: u32,
+    },
+    /// The plan takes more than the device may hold.
+    #[error(
+        "the model with {context_length} positions of context needs {needed} bytes, and the budget is {budget}"
+    )]
+    OverBudget {
+        /// Positions of the plan.
+        context_length: u32,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes allowed.
+        budget: u64,
+    },
     /// The device ran out of memory.
     #[error("the device ran out of memory: {reason}")]
     OutOfMemory {
@@ -142,8 +162,8 @@ impl EngineError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::WebGpuUnavailable { .. } => "webgpu_unavailable",
-            Self::LimitTooSmall { .. } => "limit_too_small",
-            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::LimitTooSmall { .. } | Self::ContextTooLong { .. } => "limit_too_small",
+            Self::OverBudget { .. } | Self::OutOfMemory { .. } => "out_of_memory",
             Self::DeviceLost { .. } => "device_lost",
             Self::Gguf(_)
             | Self::Config(ConfigError::Gguf(_))

@@ -4,20 +4,19 @@
 //! can run and what is allocated; weights then go row by row into their device layout, so that
 //! the host never holds a whole file, nor a whole large tensor.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use signbit_gguf::split::SplitInfo;
 use signbit_gguf::{Header, Parse, TensorInfo};
-use signbit_tokenizer::{ChatTemplate, Message, RenderOptions, Role, TokenType, Tokenizer, Vocabulary};
+use signbit_tokenizer::{ChatTemplate, Message, RenderOptions, Role, Tokenizer};
 
-use crate::config::{ModelConfig, SkipReason};
 use crate::device::Device;
 use crate::digest::{ModelDigest, is_digest};
 use crate::error::EngineError;
-use crate::model::layers::joined_tensors;
 pub use crate::model::weights::LoadTimes;
 use crate::model::weights::{Packing, Weights, timed};
 use crate::model::{Model, ModelOptions};
+use crate::planner::Planner;
 
 /// A model with the text side that belongs to it.
 #[derive(Debug)]
@@ -168,11 +167,13 @@ impl Loader {
     }
 
     /// Takes the next bytes of the current part.
-    pub fn push(&mut self, device: &mut Device, bytes: &[u8]) -> Result<Progress, EngineError> {
+    ///
+    /// What completes the headers waits for the model's memory; see [`crate::memory`].
+    pub async fn push(&mut self, device: &mut Device, bytes: &[u8]) -> Result<Progress, EngineError> {
         let start = self.bytes_seen;
         self.bytes_seen += bytes.len() as u64;
         if self.header().is_none() {
-            self.push_header(device, bytes)?;
+            self.push_header(device, bytes).await?;
         } else if let Some(stage) = self.stage.as_mut().filter(|stage| stage.part == Some(self.part)) {
             stage.push(device, start, bytes, self.headers.get(self.part).and_then(Option::as_ref))?;
         }
@@ -194,7 +195,7 @@ impl Loader {
         }
     }
 
-    fn push_header(&mut self, device: &mut Device, bytes: &[u8]) -> Result<(), EngineError> {
+    async fn push_header(&mut self, device: &mut Device, bytes: &[u8]) -> Result<(), EngineError> {
         self.prefix.extend_from_slice(bytes);
         if (self.prefix.len() as u64) < self.parse_at {
             return Ok(());
@@ -221,7 +222,7 @@ impl Loader {
             return Ok(());
         }
         let headers: Vec<Header> = self.headers.iter_mut().filter_map(Option::take).collect();
-        self.plan(device, &headers)?;
+        self.allocate(device, &headers).await?;
         self.headers = headers.into_iter().map(Some).collect();
         // The bytes behind the header are weights, unless this is a later part of a split model,
         // whose earlier parts have to come first.
@@ -231,9 +232,25 @@ impl Loader {
         Ok(())
     }
 
-    /// Decides from the headers alone whether the model runs, and allocates it.
-    fn plan(&mut self, device: &mut Device, headers: &[Header]) -> Result<(), EngineError> {
-        let (model, weights) = plan_model(device, headers, self.options)?;
+    /// Decides from the headers alone whether and how the model runs, and allocates it.
+    async fn allocate(&mut self, device: &mut Device, headers: &[Header]) -> Result<(), EngineError> {
+        let planner = Planner::new(device.info(), headers, self.options)?;
+        let mut plan = planner.highest()?;
+        let mark = device.mark();
+        let (model, weights) = loop {
+            let watched = device.watch_allocations();
+            let allocated = planner.allocate(device, &plan.placement);
+            // What failed late is the cause of what failed after it.
+            match device.check_allocations(watched).await.and(allocated) {
+                Ok(allocated) => break allocated,
+                Err(cause) => {
+                    device.free_from(mark);
+                    let EngineError::OutOfMemory { .. } = cause else { return Err(cause) };
+                    plan = planner.below(&plan, cause)?;
+                }
+            }
+        };
+        let model = planner.finish(model);
         let digest = match (&self.known_digest, headers.first()) {
             (None, Some(first)) => Some(ModelDigest::new(&first.metadata)?),
             _ => None,
@@ -257,12 +274,12 @@ impl Loader {
     }
 
     /// Ends the current part; an error if bytes are missing.
-    pub fn end_part(&mut self, device: &mut Device) -> Result<(), EngineError> {
+    pub async fn end_part(&mut self, device: &mut Device) -> Result<(), EngineError> {
         if self.header().is_none() {
             // The size is known now, and with it how long the header can be.
             self.file_bytes = Some(self.bytes_seen);
             self.parse_at = 0;
-            self.push_header(device, &[])?;
+            self.push_header(device, &[]).await?;
         }
         let Some(header) = self.header() else {
             let needed = self.parse_at.max(self.bytes_seen + 1);
@@ -301,58 +318,6 @@ impl Loader {
         model.load = packing.times;
         Ok(model)
     }
-}
-
-/// Allocates the model that the headers describe, with empty weights, and records its plans.
-///
-/// A device reports an allocation that failed when it is next asked ([`Device::check`]).
-pub fn plan_model(
-    device: &mut Device,
-    headers: &[Header],
-    options: ModelOptions,
-) -> Result<(LoadedModel, Weights), EngineError> {
-    let config = ModelConfig::from_parts(headers)?;
-    let first = headers.first().ok_or(EngineError::Truncated { part: 0, seen: 0, needed: 1 })?;
-    let tokenizer = Tokenizer::new(vocabulary(first)?)?;
-    let template = match first.metadata.get_str("tokenizer.chat_template")? {
-        Some(source) => ChatTemplate::new(source)?,
-        None => ChatTemplate::chatml()?,
-    };
-
-    let expected: HashMap<String, _> = config.expected_tensors().into_iter().collect();
-    let mut info = FileInfo { warnings: config.warnings.clone(), ..FileInfo::default() };
-    let mut tensors: HashMap<&str, &TensorInfo> = HashMap::new();
-    for header in headers {
-        info.skipped.extend(skipped_tensors(&config, header));
-        for tensor in header.tensors.iter().filter(|t| expected.contains_key(&t.name)) {
-            info.parameters += tensor.n_elems();
-            *info.tensor_types.entry(tensor.ty.name().to_owned()).or_default() += 1;
-            tensors.insert(&tensor.name, tensor);
-        }
-    }
-    let mut weights = Weights::default();
-    for group in joined_tensors(&config) {
-        let members: Vec<&TensorInfo> = group.iter().filter_map(|name| tensors.remove(&**name)).collect();
-        weights.allocate_matrix(device, &members)?;
-    }
-    // In the order of the files, so that a plan does not depend on hashing.
-    for tensor in headers.iter().flat_map(|header| &header.tensors).filter(|t| tensors.contains_key(&*t.name))
-    {
-        if is_vector(tensor) {
-            weights.allocate_vector(device, tensor)?;
-        } else {
-            weights.allocate_matrix(device, &[tensor])?;
-        }
-    }
-    let n_valid = n_sampleable(&tokenizer);
-    let n_unused = tokenizer.unused_ids().iter().filter(|&&id| id < n_valid).count();
-    if n_unused > 0 {
-        info.warnings
-            .push(format!("{n_unused} unused ids below {n_valid} can be sampled and stand for no text"));
-    }
-    let model = Model::build(device, config, &weights, n_valid, options)?;
-    let (digest, load) = (String::new(), LoadTimes::default());
-    Ok((LoadedModel { model, tokenizer, template, info, digest, load }, weights))
 }
 
 impl Stage {
@@ -422,44 +387,4 @@ impl Stage {
 /// Bytes of the part up to the end of its last tensor.
 fn needed_bytes(header: &Header) -> u64 {
     header.data_start + header.tensors.iter().map(|t| t.offset + t.n_bytes).max().unwrap_or(0)
-}
-
-/// Tensors that the kernels read as f32: norms, the convolution, the decay parameters.
-fn is_vector(tensor: &TensorInfo) -> bool {
-    tensor.shape.len() < 2 || tensor.name.contains("ssm_conv1d")
-}
-
-/// The tokenizer part of a header, as plain data.
-pub fn vocabulary(header: &Header) -> Result<Vocabulary, EngineError> {
-    let m = &header.metadata;
-    let id = |name: &str| m.get_u32(&format!("tokenizer.ggml.{name}"));
-    let strings = |name: &str| -> Result<Vec<String>, EngineError> {
-        let array = m.require_str_array(&format!("tokenizer.ggml.{name}"))?;
-        Ok(array.iter().map(str::to_owned).collect())
-    };
-    Ok(Vocabulary {
-        model: m.require_str("tokenizer.ggml.model")?.to_owned(),
-        pre: m.get_str("tokenizer.ggml.pre")?.map(str::to_owned),
-        tokens: strings("tokens")?,
-        token_types: m.require_i32_array("tokenizer.ggml.token_type")?,
-        merges: strings("merges")?,
-        eos_id: id("eos_token_id")?,
-        bos_id: id("bos_token_id")?,
-        pad_id: id("padding_token_id")?,
-        add_bos: m.get_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
-    })
-}
-
-/// Ids below this stand for tokens; the rows behind the last one only pad the vocabulary.
-fn n_sampleable(tokenizer: &Tokenizer) -> u32 {
-    let is_real = |id: &u32| tokenizer.token_type(*id).is_some_and(|ty| ty != TokenType::Unused);
-    (0..tokenizer.vocab_size() as u32).rev().find(is_real).map_or(0, |last| last + 1)
-}
-
-fn skipped_tensors(config: &ModelConfig, header: &Header) -> Vec<(String, String)> {
-    let reason = |reason| match reason {
-        SkipReason::MtpBlock => "part of a next-token-prediction block",
-        SkipReason::Unknown => "not part of this architecture",
-    };
-    config.skipped_tensors(header).into_iter().map(|(name, why)| (name, reason(why).to_owned())).collect()
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 use signbit_engine::chat::{ChatDelta, ChatRequest};
 use signbit_engine::device::GpuOptions;
 use signbit_engine::engine::{Engine, FinishReason};
+use signbit_engine::memory::Fallback;
 use signbit_engine::model::{KvCache, ModelOptions};
 
 fn request(value: serde_json::Value) -> ChatRequest {
@@ -184,11 +185,13 @@ fn a_kernel_that_is_not_run_is_noticed_at_load() {
 fn too_little_memory_is_an_error_wherever_it_strikes() {
     let _gpu = one_at_a_time();
     let bytes = model_bytes("tiny-geo");
-    // The automatic choice would take the 4-bit cache instead.
-    let exact = ModelOptions { kv_cache: KvCache::F32, ..ModelOptions::default() };
+    // Otherwise the plan would step down.
+    let exact =
+        ModelOptions { kv_cache: KvCache::F32, memory_fallback: Fallback::None, ..ModelOptions::default() };
     let (expected, needed) = {
         let mut engine = load(gpu(), "tiny-geo");
-        (greedy(&mut engine, &[5, 6, 7], 4), engine.counters().live_bytes)
+        let needed = engine.loaded().unwrap().model.memory().total_bytes;
+        (greedy(&mut engine, &[5, 6, 7], 4), needed)
     };
     for percent in [0, 1, 5, 20, 50, 80, 95, 99] {
         let budget = Some(needed * percent / 100);
@@ -199,8 +202,8 @@ fn too_little_memory_is_an_error_wherever_it_strikes() {
         assert_eq!(error.code(), "out_of_memory", "{percent} %: {error}");
         assert_eq!(engine.counters().live_bytes, 0, "{percent} %");
     }
-    // The probe's cases need a little room besides the model.
-    let budget = Some(needed + (1 << 20));
+    // The plan has room for the probe's cases.
+    let budget = Some(needed);
     let mut engine =
         Engine::new(gpu_with(GpuOptions { memory_budget_bytes: budget, ..GpuOptions::default() }));
     block_on(engine.load_parts(&[&bytes], exact)).unwrap();

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::*;
-use pollster::block_on;
+use block_on;
 use signbit_engine::EngineError;
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::loader::Loader;
@@ -208,10 +208,10 @@ fn pieces_and_a_part_that_is_pushed_again_change_nothing() {
         for until in [bytes.len() / 2, bytes.len()] {
             loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
             for piece in bytes[..until].chunks(size) {
-                loader.push(engine.device_mut(), piece).unwrap();
+                block_on(loader.push(engine.device_mut(), piece)).unwrap();
             }
         }
-        loader.end_part(engine.device_mut()).unwrap();
+        block_on(loader.end_part(engine.device_mut())).unwrap();
         let loaded = block_on(engine.install(loader)).unwrap();
         assert_eq!(loaded.digest, expected, "pieces of {size}");
     }
@@ -224,8 +224,8 @@ fn a_known_digest_is_taken_over_and_nothing_is_hashed() {
     let mut engine = Engine::new(cpu());
     let mut loader = Loader::new(ModelOptions::default()).with_digest(known.clone()).unwrap();
     loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
-    loader.push(engine.device_mut(), &bytes).unwrap();
-    loader.end_part(engine.device_mut()).unwrap();
+    block_on(loader.push(engine.device_mut(), &bytes)).unwrap();
+    block_on(loader.end_part(engine.device_mut())).unwrap();
     let loaded = block_on(engine.install(loader)).unwrap();
     assert_eq!((&loaded.digest, loaded.load.digest_ms), (&known, 0.0));
     let header = Header::parse_file(&bytes).unwrap();
@@ -246,7 +246,7 @@ fn what_is_not_complete_does_not_generate() {
     let mut engine = Engine::new(cpu());
     let mut loader = Loader::new(ModelOptions::default());
     loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
-    loader.push(engine.device_mut(), &bytes[..last as usize - 1]).unwrap();
+    block_on(loader.push(engine.device_mut(), &bytes[..last as usize - 1])).unwrap();
     let start = |engine: &mut Engine| {
         engine.start(TokenRequest { prompt: vec![1], ..TokenRequest::default() }).map(|_| ()).unwrap_err()
     };
@@ -258,10 +258,10 @@ fn what_is_not_complete_does_not_generate() {
     // All of it, and then a part of it again.
     let mut loader = Loader::new(ModelOptions::default());
     loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
-    loader.push(engine.device_mut(), &bytes).unwrap();
-    loader.end_part(engine.device_mut()).unwrap();
+    block_on(loader.push(engine.device_mut(), &bytes)).unwrap();
+    block_on(loader.end_part(engine.device_mut())).unwrap();
     loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
-    loader.push(engine.device_mut(), &bytes[..last as usize - 1]).unwrap();
+    block_on(loader.push(engine.device_mut(), &bytes[..last as usize - 1])).unwrap();
     let error = block_on(engine.install(loader)).map(|_| ()).unwrap_err();
     assert!(matches!(error, EngineError::Truncated { .. }), "{error}");
     assert_eq!(start(&mut engine).code(), "invalid_request");

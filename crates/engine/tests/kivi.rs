@@ -208,21 +208,18 @@ fn auto(options: CpuOptions, name: &str) -> Result<(KvCache, u32), signbit_engin
 #[test]
 fn the_exact_cache_is_chosen_where_it_fits() {
     assert_eq!(auto(CpuOptions::default(), MODELS[0]).unwrap(), (KvCache::F32, 4096));
-    // A budget that the plan with it exceeds, and one that no plan keeps to.
-    let needed = |kv_cache| load_kind(cpu(), EMBEDDED, kv_cache).counters().live_bytes;
+    // A budget that the plan with it exceeds, and one that the 4-bit cache exceeds too.
+    let needed = |kv_cache| load_kind(cpu(), EMBEDDED, kv_cache).loaded().unwrap().model.memory().total_bytes;
     let (f32_bytes, kivi_bytes) = (needed(KvCache::F32), needed(KvCache::Kivi));
     let within = |bytes| {
         auto(CpuOptions { memory_budget_bytes: Some(bytes), ..CpuOptions::default() }, EMBEDDED)
-            .map(|(kind, _)| kind)
             .map_err(|e| e.code())
     };
-    // The check of the kernels at load needs some room of its own.
-    let room = 2 << 20;
-    assert!(kivi_bytes + room < f32_bytes);
-    assert_eq!(within(f32_bytes + room), Ok(KvCache::F32));
-    assert_eq!(within(f32_bytes - 1), Ok(KvCache::Kivi));
-    assert_eq!(within(kivi_bytes + room), Ok(KvCache::Kivi));
-    assert_eq!(within(kivi_bytes - 1), Err("out_of_memory"));
+    assert!(kivi_bytes < f32_bytes);
+    assert_eq!(within(f32_bytes), Ok((KvCache::F32, 4096)));
+    assert_eq!(within(f32_bytes - 1), Ok((KvCache::Kivi, 4096)));
+    assert_eq!(within(kivi_bytes), Ok((KvCache::Kivi, 4096)));
+    assert_eq!(within(kivi_bytes - 1), Ok((KvCache::Kivi, 3840)));
     // A binding that holds fewer exact rows than were asked for.
     let bound =
         |bytes| auto(CpuOptions { max_buffer_bytes: Some(bytes), ..CpuOptions::default() }, MODELS[0]);

@@ -74,11 +74,11 @@ fn pieces_of_any_size_give_the_same_model() {
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             let (piece, tail) = rest.split_at(rest.len().min(1 + rng.next_u32() as usize % most));
-            let progress = loader.push(engine.device_mut(), piece).unwrap();
+            let progress = block_on(loader.push(engine.device_mut(), piece)).unwrap();
             rest = tail;
             assert_eq!(progress.bytes_seen as usize, bytes.len() - rest.len());
         }
-        loader.end_part(engine.device_mut()).unwrap();
+        block_on(loader.end_part(engine.device_mut())).unwrap();
         block_on(engine.install(loader)).unwrap();
         assert!(score(&mut engine, &IDS, 7) == expected, "pieces of up to {most} bytes");
     }
@@ -101,9 +101,9 @@ fn a_small_file_of_unknown_size_is_complete_when_it_ends() {
     let (head, tail) = bytes.split_at(header.data_start as usize * 9 / 10);
     assert!(head.len() * 2 > bytes.len());
     for piece in [head, tail] {
-        loader.push(engine.device_mut(), piece).unwrap();
+        block_on(loader.push(engine.device_mut(), piece)).unwrap();
     }
-    loader.end_part(engine.device_mut()).unwrap();
+    block_on(loader.end_part(engine.device_mut())).unwrap();
     block_on(engine.install(loader)).unwrap();
     assert!(score(&mut engine, &IDS, 7) == expected);
 }
@@ -158,8 +158,8 @@ fn a_truncated_file_is_an_error_wherever_it_ends() {
         let mut engine = Engine::new(cpu());
         let mut loader = Loader::new(ModelOptions::default());
         loader.begin_part(0, None).unwrap();
-        let pushed = loader.push(engine.device_mut(), &bytes[..cut]);
-        let error = pushed.err().or_else(|| loader.end_part(engine.device_mut()).err()).unwrap();
+        let pushed = block_on(loader.push(engine.device_mut(), &bytes[..cut]));
+        let error = pushed.err().or_else(|| block_on(loader.end_part(engine.device_mut())).err()).unwrap();
         assert_eq!(error.code(), "weights_invalid", "cut at {cut}");
     }
 }
@@ -327,7 +327,7 @@ fn unsupported_models_are_refused_before_their_weights() {
         let mut engine = Engine::new(cpu());
         let mut loader = Loader::new(ModelOptions::default());
         loader.begin_part(0, Some(file.len() as u64)).unwrap();
-        let error = loader.push(engine.device_mut(), &file[..data_start]).unwrap_err();
+        let error = block_on(loader.push(engine.device_mut(), &file[..data_start])).unwrap_err();
         (error.code(), error.to_string())
     };
     let header = Header::parse_file(&bytes).unwrap();

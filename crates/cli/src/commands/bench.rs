@@ -125,7 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     if args.json {
         return print_json(&report);
     }
-    print_line(&device_line(engine.device_mut()))?;
+    print_line(&device_line(engine.device_info()))?;
     print_report(&report)
 }
 

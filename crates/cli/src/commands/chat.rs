@@ -25,7 +25,7 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
         ..ModelOptions::default()
     };
     files.load(&mut engine, options)?;
-    print_line(&device_line(engine.device_mut()))?;
+    print_line(&device_line(engine.device_info()))?;
     print_line("/reset starts over, /exit or the end of the input leaves.")?;
 
     let system = args.system.iter().map(|text| Message::new(Role::System, text.as_str()));

@@ -21,7 +21,7 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
     let mut files = ModelFiles::open(&args.model)?;
     let gpu = open_device(Backend::Gpu)?;
     if !args.json {
-        print_line(&device_line(&gpu))?;
+        print_line(&device_line(gpu.info()))?;
     }
     // The same limit divides the tensors into the same buffers, the same plans share the same scratch.
     let cpu = Device::Cpu(Box::new(CpuDevice::new(CpuOptions {
@@ -56,7 +56,7 @@ pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
 pub fn kernels(args: &KernelsArgs) -> Result<(), CliError> {
     let mut device = open_device(args.backend)?;
     if !args.json {
-        print_line(&device_line(&device))?;
+        print_line(&device_line(device.info()))?;
     }
     let reports = block_on(check_kernels(&mut device, &args.filter))?;
     if reports.is_empty() {

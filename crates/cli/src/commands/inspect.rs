@@ -1,15 +1,16 @@
-//! `inspect`: what a model is and what it takes to run it. Weights are not read.
+//! `inspect`: what a model is and what it takes to run it. Weights are not read, and nothing is allocated.
 
-use pollster::block_on;
 use serde_json::{Value, json};
+use signbit_engine::EngineError;
 use signbit_engine::config::{DeltaNetConfig, LayerType, ModelConfig, RopeScaling, SamplingHints};
-use signbit_engine::device::Plan;
-use signbit_engine::loader::{LoadedModel, plan_model};
-use signbit_engine::model::{MemoryPlan, Model, ModelOptions};
+use signbit_engine::device::{DeviceInfo, Plan};
+use signbit_engine::loader::LoadedModel;
+use signbit_engine::model::{Model, ModelOptions};
+use signbit_engine::planner::plan_model;
 use signbit_gguf::Header;
 use signbit_tokenizer::{PreTokenizer, Tokenizer};
 
-use super::{device_line, open_device};
+use super::{device_line, memory, open_device};
 use crate::args::{Backend, InspectArgs, PlanKind};
 use crate::error::CliError;
 use crate::files::ModelFiles;
@@ -20,22 +21,25 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let files = ModelFiles::open(&args.model)?;
     let headers = files.headers();
     let default = if args.plan.is_some() { Backend::Gpu } else { Backend::Cpu };
-    let mut device = open_device(args.backend.unwrap_or(default))?;
+    let device = planned_device(args, args.backend.unwrap_or(default))?;
     let options = ModelOptions {
         context_length: args.context,
         kv_cache: args.kv_cache.into(),
+        memory_fallback: args.memory_fallback.into(),
         ..ModelOptions::default()
     };
-    let (loaded, _) = plan_model(&mut device, &headers, options)?;
-    // A GPU reports an allocation that failed only when asked.
-    block_on(device.check())?;
+    let planned = plan_model(&device, &headers, options);
+    if args.memory {
+        return memory::print_plan(&device, planned, args.json);
+    }
+    let loaded = planned.map_err(EngineError::from)?;
     let header = files.header()?;
     let model = &loaded.model;
     let summary = Summary { files: &files, header: &header, loaded: &loaded };
     if args.json {
         let mut value = summary.json()?;
         if let (Some(kind), Some(fields)) = (args.plan, value.as_object_mut()) {
-            fields.insert("device".to_owned(), json!(device.info()));
+            fields.insert("device".to_owned(), json!(device));
             fields.insert("plan".to_owned(), plan_json(model, kind));
         }
         return print_json(&value);
@@ -47,6 +51,18 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The device to plan for, with the limits that the arguments set.
+fn planned_device(args: &InspectArgs, backend: Backend) -> Result<DeviceInfo, CliError> {
+    let mut device = open_device(backend)?.info().clone();
+    let limits = &mut device.limits;
+    if let Some(bytes) = args.max_buffer_bytes {
+        limits.max_buffer_bytes = limits.max_buffer_bytes.min(bytes);
+        limits.max_binding_bytes = limits.max_binding_bytes.min(bytes);
+    }
+    limits.memory_budget_bytes = args.budget.or(limits.memory_budget_bytes);
+    Ok(device)
+}
+
 struct Summary<'a> {
     files: &'a ModelFiles,
     header: &'a Header,
@@ -56,6 +72,12 @@ struct Summary<'a> {
 impl Summary<'_> {
     fn config(&self) -> &ModelConfig {
         self.loaded.model.config()
+    }
+
+    /// What is odd about the file, and what it has to do without on this device.
+    fn warnings(&self) -> impl Iterator<Item = String> {
+        let stepped_down = self.loaded.model.memory().placement.warning();
+        self.config().warnings.iter().cloned().chain(stepped_down)
     }
 
     fn has_template(&self) -> Result<bool, CliError> {
@@ -117,9 +139,9 @@ impl Summary<'_> {
         if let Some(hints) = hints_text(&config.sampling) {
             rows.push(("sampling", hints));
         }
-        rows.push(("memory", memory_text(self.loaded.model.memory())));
+        rows.push(("memory", memory::line(self.loaded.model.memory())));
         rows.extend(self.loaded.info.skipped.iter().map(|(name, why)| ("skipped", format!("{name}: {why}"))));
-        rows.extend(config.warnings.iter().map(|warning| ("warning", warning.clone())));
+        rows.extend(self.warnings().map(|warning| ("warning", warning)));
         Ok(rows)
     }
 
@@ -206,7 +228,7 @@ impl Summary<'_> {
             },
             "memory": self.loaded.model.memory(),
             "skipped": self.loaded.info.skipped,
-            "warnings": config.warnings,
+            "warnings": self.warnings().collect::<Vec<_>>(),
         }))
     }
 }
@@ -261,17 +283,6 @@ fn hints_text(hints: &SamplingHints) -> Option<String> {
     parts.extend(hints.top_p.map(|v| format!("top-p {v}")));
     parts.extend(hints.min_p.map(|v| format!("min-p {v}")));
     (!parts.is_empty()).then(|| format!("the file recommends {}", parts.join(", ")))
-}
-
-fn memory_text(memory: MemoryPlan) -> String {
-    let MemoryPlan { weight_bytes, cache_bytes, scratch_bytes } = memory;
-    format!(
-        "{}: {} weights, {} caches, {} scratch",
-        bytes(weight_bytes + cache_bytes + scratch_bytes),
-        bytes(weight_bytes),
-        bytes(cache_bytes),
-        bytes(scratch_bytes)
-    )
 }
 
 /// A plan's rows and what runs for them, in order.

@@ -7,11 +7,14 @@ pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod logits;
+mod memory;
 pub mod random_model;
 pub mod text;
 
 use pollster::block_on;
-use signbit_engine::device::{Activations, CpuDevice, CpuKernels, CpuOptions, Device, GpuDevice, GpuOptions};
+use signbit_engine::device::{
+    Activations, CpuDevice, CpuKernels, CpuOptions, Device, DeviceInfo, GpuDevice, GpuOptions,
+};
 
 use crate::args::Backend;
 use crate::error::CliError;
@@ -34,8 +37,7 @@ fn cpu(kernels: CpuKernels) -> Device {
 }
 
 /// One line about the device.
-fn device_line(device: &Device) -> String {
-    let info = device.info();
+fn device_line(info: &DeviceInfo) -> String {
     let software = if info.backend != "cpu" && info.is_fallback { ", software" } else { "" };
     let driver = if info.vendor.is_empty() { String::new() } else { format!(" ({})", info.vendor) };
     let binding = crate::output::bytes(info.limits.max_binding_bytes);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use signbit_engine::loader::vocabulary;
+use signbit_engine::planner::vocabulary;
 use signbit_gguf::Header;
 use signbit_tokenizer::{ChatTemplate, RenderOptions, Tokenizer};
 

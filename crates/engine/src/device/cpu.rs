@@ -19,6 +19,7 @@ pub struct CpuDevice {
     buffers: Vec<Vec<u32>>,
     state: State,
     counters: Counters,
+    fail_allocation_above_bytes: Option<u64>,
 }
 
 /// How the CPU computes, and lower limits than the host's memory, for comparing with a GPU and for tests.
@@ -28,8 +29,10 @@ pub struct CpuOptions {
     pub kernels: CpuKernels,
     /// Bytes of the largest buffer; 1 GiB if not given.
     pub max_buffer_bytes: Option<u64>,
-    /// Bytes that all buffers together may take.
+    /// Bytes that a model's plan may take; [`default_budget`] if not given.
     pub memory_budget_bytes: Option<u64>,
+    /// Fail allocations that would take all buffers together above this, for tests.
+    pub fail_allocation_above_bytes: Option<u64>,
     /// Make all the plans of a GPU that compiles quickly, to be compared with one.
     pub all_plans: bool,
 }
@@ -40,9 +43,17 @@ impl Default for CpuOptions {
             kernels: CpuKernels::Fast(Activations::default()),
             max_buffer_bytes: None,
             memory_budget_bytes: None,
+            fail_allocation_above_bytes: None,
             all_plans: false,
         }
     }
+}
+
+/// The budget where none is given: with addresses of 32 bits, as in a web page, 3 GiB. A module addresses
+/// 4 GiB; the last one is for tokenizer, header, recorded plans, pieces of files that arrive, and gaps
+/// between all these.
+pub const fn default_budget(address_bits: u32) -> Option<u64> {
+    if address_bits <= 32 { Some(3 << 30) } else { None }
 }
 
 impl CpuOptions {
@@ -82,7 +93,7 @@ impl CpuDevice {
                 max_binding_bytes: max,
                 max_workgroup_bytes: 16_384,
                 max_invocations: 256,
-                memory_budget_bytes: options.memory_budget_bytes,
+                memory_budget_bytes: options.memory_budget_bytes.or(default_budget(usize::BITS)),
             },
         };
         Self {
@@ -91,6 +102,7 @@ impl CpuDevice {
             buffers: Vec::new(),
             state: State::default(),
             counters: Counters::default(),
+            fail_allocation_above_bytes: options.fail_allocation_above_bytes,
         }
     }
 
@@ -104,15 +116,17 @@ impl CpuDevice {
 
     pub(super) fn create_buffer(&mut self, n_words: u64) -> Result<BufferId, EngineError> {
         let out_of_memory = || EngineError::OutOfMemory { reason: format!("{n_words} words were asked for") };
+        let total = self.counters.live_bytes + n_words * 4;
+        if self.fail_allocation_above_bytes.is_some_and(|most| total > most) {
+            return Err(out_of_memory());
+        }
         let n = usize::try_from(n_words).map_err(|_| out_of_memory())?;
         let mut words = Vec::new();
         words.try_reserve_exact(n).map_err(|_| out_of_memory())?;
         words.resize(n, 0);
         let id = BufferId(self.buffers.len() as u32);
         self.buffers.push(words);
-        self.counters.live_bytes += n_words * 4;
-        self.counters.live_buffers += 1;
-        self.counters.objects_created += 1;
+        self.counters.allocated(n_words * 4);
         Ok(id)
     }
 
@@ -267,8 +281,7 @@ impl CpuDevice {
 
     pub(super) fn free_from(&mut self, mark: usize) {
         for buffer in self.buffers.drain(mark.min(self.buffers.len())..) {
-            self.counters.live_bytes -= buffer.len() as u64 * 4;
-            self.counters.live_buffers -= 1;
+            self.counters.freed(buffer.len() as u64 * 4);
         }
     }
 }

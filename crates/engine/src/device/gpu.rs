@@ -1,6 +1,7 @@
 //! The GPU executor, through wgpu: natively and in the browser the same code.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_channel::oneshot;
@@ -21,8 +22,10 @@ pub struct GpuOptions {
     pub refuse_software: bool,
     /// Ask for the limits that WebGPU guarantees instead of all that the adapter has.
     pub minimum_limits: bool,
-    /// Refuse to hold more bytes than this in buffers.
+    /// Bytes that a model's plan may take.
     pub memory_budget_bytes: Option<u64>,
+    /// Run out of memory, as late as GPUs do, when buffers take more than this together: for tests.
+    pub fail_allocation_above_bytes: Option<u64>,
     /// The page has arranged that a device of the browser has subgroups where its adapter does:
     /// wgpu does not ask for them there. Natively they are found without help.
     pub browser_subgroups: bool,
@@ -34,6 +37,22 @@ pub struct GpuOptions {
     pub drop_kernel: Option<String>,
     /// Ask for timestamp queries where the adapter has them: for measurements.
     pub timestamps: bool,
+}
+
+/// Writes wait in memory of their own until a submit takes them into their buffers. After this many
+/// bytes one is made and waited for, so that a model which streams in needs no more.
+pub const UPLOAD_BYTES: u64 = 16 << 20;
+
+/// What is planned of a buffer or binding on Apple's GPUs, whatever they advertise: larger ones have
+/// ended tabs on phones instead of failing.
+const APPLE_BUFFER_BYTES: u64 = 128 << 20;
+
+/// Bytes from one dispatch's parameters to the next: no device asks for a wider alignment.
+const PARAMS_SLOT: u64 = 256;
+
+/// Bytes that the parameters of a plan's dispatches take.
+pub(super) fn params_bytes(n_dispatches: usize) -> u64 {
+    PARAMS_SLOT * n_dispatches as u64
 }
 
 /// A dispatch with its GPU objects.
@@ -49,6 +68,32 @@ impl Bound {
         pass.set_pipeline(&self.pipeline);
         pass.set_bind_group(0, &self.bind_group, &[]);
         pass.dispatch_workgroups(self.workgroups[0], self.workgroups[1], 1);
+    }
+}
+
+/// A plan's dispatches with their GPU objects.
+#[derive(Debug, Default)]
+pub(super) struct Prepared {
+    bound: Vec<Bound>,
+    _params: Option<Params>,
+}
+
+impl Prepared {
+    pub(super) fn bound(&self) -> &[Bound] {
+        &self.bound
+    }
+}
+
+/// The parameters of a plan's dispatches, counted while they are alive.
+#[derive(Debug)]
+struct Params {
+    buffer: wgpu::Buffer,
+    live_bytes: Arc<AtomicU64>,
+}
+
+impl Drop for Params {
+    fn drop(&mut self) {
+        self.live_bytes.fetch_sub(self.buffer.size(), Ordering::Relaxed);
     }
 }
 
@@ -79,7 +124,12 @@ pub struct GpuDevice {
     staging: wgpu::Buffer,
     pipelines: HashMap<&'static str, Pipeline>,
     counters: Counters,
+    /// Bytes of all plans' parameters.
+    params_bytes: Arc<AtomicU64>,
+    /// Bytes written since the last submit that was waited for.
+    upload_bytes: u64,
     drop_kernel: Option<String>,
+    fail_allocation_above_bytes: Option<u64>,
     /// Nanoseconds of one tick of the device's clock, where it may be read.
     tick_ns: Option<f64>,
 }
@@ -152,7 +202,14 @@ impl GpuDevice {
             }
         });
 
-        let smaller = |limit: u64, hook: Option<u64>| hook.map_or(limit, |h| h.min(limit));
+        let vendor = options
+            .adapter_vendor
+            .unwrap_or_else(|| [info.driver, info.driver_info].join(" ").trim().to_owned());
+        let is_apple = is_apple(&vendor, &info.name, info.vendor);
+        let smaller = |advertised: u64, hook: Option<u64>| {
+            let limit = planned_limit(advertised, is_apple);
+            hook.map_or(limit, |hook| hook.min(limit))
+        };
         let limits = Limits {
             max_buffer_bytes: smaller(required_limits.max_buffer_size, options.max_buffer_bytes),
             max_binding_bytes: smaller(
@@ -170,9 +227,7 @@ impl GpuDevice {
             name: options.adapter_name.unwrap_or_else(|| {
                 if info.name.is_empty() { "unnamed GPU".to_owned() } else { info.name.clone() }
             }),
-            vendor: options
-                .adapter_vendor
-                .unwrap_or_else(|| [info.driver, info.driver_info].join(" ").trim().to_owned()),
+            vendor,
             subgroup_width: has_subgroups.then_some(info.subgroup_max_size).filter(|&width| width > 0),
             features: adapter.features().iter_names().map(|(name, _)| name.to_owned()).collect(),
             activations: None,
@@ -200,7 +255,10 @@ impl GpuDevice {
             staging,
             pipelines: HashMap::new(),
             counters: Counters { objects_created: 2, ..Counters::default() },
+            params_bytes: Arc::default(),
+            upload_bytes: 0,
             drop_kernel: options.drop_kernel,
+            fail_allocation_above_bytes: options.fail_allocation_above_bytes,
             tick_ns,
         })
     }
@@ -210,7 +268,30 @@ impl GpuDevice {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        self.counters
+        let live_bytes = self.live_bytes();
+        Counters { live_bytes, peak_bytes: self.counters.peak_bytes.max(live_bytes), ..self.counters }
+    }
+
+    /// Bytes of buffers and of plans' parameters.
+    fn live_bytes(&self) -> u64 {
+        self.counters.live_bytes + self.params_bytes.load(Ordering::Relaxed)
+    }
+
+    fn note_peak(&mut self) {
+        self.counters.peak_bytes = self.counters.peak_bytes.max(self.live_bytes() + self.upload_bytes);
+    }
+
+    /// Bytes that the graphics library has allocated for buffers, pieces of blocks included, where it
+    /// tells: a check on the counters.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
+    }
+
+    /// Makes the device report that it ran out of memory, as a GPU may do at any time.
+    pub fn run_out_of_memory(&self) {
+        let reason = "an allocation failed on request".to_owned();
+        lock(&self.faults).error.get_or_insert(EngineError::OutOfMemory { reason });
     }
 
     /// Resolves with the reason when the device is lost. Only the last caller is told.
@@ -237,9 +318,11 @@ impl GpuDevice {
             usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
-        self.counters.live_bytes += buffer.size();
-        self.counters.live_buffers += 1;
-        self.counters.objects_created += 1;
+        self.counters.allocated(buffer.size());
+        self.note_peak();
+        if self.fail_allocation_above_bytes.is_some_and(|most| self.live_bytes() > most) {
+            self.run_out_of_memory();
+        }
         self.buffers.push(buffer);
         BufferId(self.buffers.len() as u32 - 1)
     }
@@ -252,16 +335,67 @@ impl GpuDevice {
         Ok(self.buffer(id)?.size() / 4)
     }
 
-    pub(super) fn write(&self, id: BufferId, offset: u64, words: &[u32]) -> Result<(), EngineError> {
+    /// Begins to catch allocations that fail.
+    pub(super) fn watch_allocations(&self) -> wgpu::ErrorScopeGuard {
+        self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory)
+    }
+
+    /// Whether everything was allocated since the scope began.
+    pub(super) async fn check_allocations(
+        &mut self,
+        scope: wgpu::ErrorScopeGuard,
+    ) -> Result<(), EngineError> {
+        let failed = scope.pop().await;
+        let checked = self.wait().await;
+        match failed {
+            // What the device says of the buffers that are missing comes from this.
+            Some(error) => Err(from_wgpu(error)),
+            None => checked,
+        }
+    }
+
+    /// Waits for all work, and reports what went wrong meanwhile.
+    async fn wait(&mut self) -> Result<(), EngineError> {
+        self.run(std::iter::empty(), &[Read::State]).await.map(|_| ())
+    }
+
+    pub(super) fn write(&mut self, id: BufferId, offset: u64, words: &[u32]) -> Result<(), EngineError> {
         self.fault()?;
-        let buffer = self.buffer(id)?;
         let end = offset.saturating_add(words.len() as u64).saturating_mul(4);
-        if end > buffer.size() {
+        if end > self.buffer(id)?.size() {
             return Err(EngineError::Device {
                 reason: format!("a write of {} words at {offset} is outside buffer {}", words.len(), id.0),
             });
         }
-        self.queue.write_buffer(buffer, offset * 4, bytemuck::cast_slice(words));
+        let mut offset = offset * 4;
+        for piece in words.chunks(UPLOAD_BYTES as usize / 4) {
+            self.upload(4 * piece.len() as u64)?;
+            self.queue.write_buffer(self.buffer(id)?, offset, bytemuck::cast_slice(piece));
+            offset += 4 * piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Counts a write that is about to begin, and first lets the device take in those under way if there
+    /// would be too many. A page cannot wait here: its browser has been given what was written.
+    fn upload(&mut self, n_bytes: u64) -> Result<(), EngineError> {
+        if self.upload_bytes + n_bytes > UPLOAD_BYTES {
+            self.queue.submit([]);
+            self.counters.submits += 1;
+            self.poll()?;
+        }
+        self.upload_bytes += n_bytes;
+        self.note_peak();
+        Ok(())
+    }
+
+    /// Waits, where that is possible, until all that was submitted is done.
+    fn poll(&mut self) -> Result<(), EngineError> {
+        self.upload_bytes = 0;
+        #[cfg(not(target_arch = "wasm32"))]
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|e| EngineError::Device { reason: e.to_string() })?;
         Ok(())
     }
 
@@ -287,23 +421,14 @@ impl GpuDevice {
         })
     }
 
-    pub(super) fn bind(&mut self, dispatches: &[Dispatch]) -> Result<Vec<Bound>, EngineError> {
+    pub(super) fn bind(&mut self, dispatches: &[Dispatch]) -> Result<Prepared, EngineError> {
         if dispatches.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Prepared::default());
         }
-        // All parameters share one uniform buffer; each bind group points at its own slot.
-        let slot = u64::from(self.device.limits().min_uniform_buffer_offset_alignment).max(256);
-        let params = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("params"),
-            size: slot * dispatches.len() as u64,
-            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        self.counters.objects_created += 1;
+        let params = self.params(dispatches)?;
         let mut bound = Vec::with_capacity(dispatches.len());
         for (i, dispatch) in dispatches.iter().enumerate() {
-            let offset = slot * i as u64;
-            self.queue.write_buffer(&params, offset, &dispatch.params);
+            let offset = params_bytes(i);
             self.pipeline(dispatch.kernel);
             let Some(Pipeline { pipeline, layout }) = self.pipelines.get(dispatch.kernel.name) else {
                 continue;
@@ -312,7 +437,7 @@ impl GpuDevice {
                 wgpu::BindGroupEntry {
                     binding: 0,
                     resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                        buffer: &params,
+                        buffer: &params.buffer,
                         offset,
                         size: wgpu::BufferSize::new(dispatch.params.len() as u64),
                     }),
@@ -333,7 +458,28 @@ impl GpuDevice {
             bound.push(Bound { pipeline: pipeline.clone(), bind_group, workgroups });
             self.counters.objects_created += 1;
         }
-        Ok(bound)
+        Ok(Prepared { bound, _params: Some(params) })
+    }
+
+    /// The parameters of all dispatches in one uniform buffer; each bind group points at its own slot.
+    fn params(&mut self, dispatches: &[Dispatch]) -> Result<Params, EngineError> {
+        let n_bytes = params_bytes(dispatches.len());
+        let mut bytes = vec![0; n_bytes as usize];
+        for (slot, dispatch) in bytes.chunks_exact_mut(PARAMS_SLOT as usize).zip(dispatches) {
+            slot.iter_mut().zip(&dispatch.params).for_each(|(to, from)| *to = *from);
+        }
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("params"),
+            size: n_bytes,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.counters.objects_created += 1;
+        self.params_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        let params = Params { buffer, live_bytes: Arc::clone(&self.params_bytes) };
+        self.upload(n_bytes)?;
+        self.queue.write_buffer(&params.buffer, 0, &bytes);
+        Ok(params)
     }
 
     pub(super) async fn run<'a>(
@@ -477,10 +623,7 @@ impl GpuDevice {
             // The receiver is gone only when the caller no longer wants the result.
             let _ = sender.send(result);
         });
-        #[cfg(not(target_arch = "wasm32"))]
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|e| EngineError::Device { reason: e.to_string() })?;
+        self.poll()?;
         let mapped = receiver.await;
         if !matches!(mapped, Ok(Ok(()))) {
             // The staging buffer is in an unknown state: the next read starts with a new one.
@@ -508,11 +651,22 @@ impl GpuDevice {
 
     pub(super) fn free_from(&mut self, mark: usize) {
         for buffer in self.buffers.drain(mark.min(self.buffers.len())..) {
-            self.counters.live_bytes -= buffer.size();
-            self.counters.live_buffers -= 1;
+            self.counters.freed(buffer.size());
             buffer.destroy();
         }
     }
+}
+
+/// Whether the adapter is one of Apple's: by its vendor in a browser, by name or PCI id natively.
+fn is_apple(vendor: &str, name: &str, pci_vendor: u32) -> bool {
+    const PCI_APPLE: u32 = 0x106B;
+    let starts = |text: &str| text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("apple"));
+    starts(vendor) || starts(name) || pci_vendor == PCI_APPLE
+}
+
+/// The bytes of a buffer or binding that are made use of, of those that the adapter advertises.
+fn planned_limit(advertised: u64, is_apple: bool) -> u64 {
+    if is_apple { advertised.min(APPLE_BUFFER_BYTES) } else { advertised }
 }
 
 fn unavailable(cause: NoGpu, reason: String) -> EngineError {
@@ -610,4 +764,26 @@ fn split_reads(bytes: &[u8], reads: &[Read]) -> Vec<Vec<u32>> {
             bytemuck::pod_collect_to_vec(head)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apple_adapters_are_planned_with_small_buffers() {
+        const GIB: u64 = 1 << 30;
+        for (vendor, name, pci, planned) in [
+            ("apple", "metal-3", 0, APPLE_BUFFER_BYTES),
+            ("Apple", "", 0, APPLE_BUFFER_BYTES),
+            ("", "Apple M1", 0, APPLE_BUFFER_BYTES),
+            ("", "M1", 0x106B, APPLE_BUFFER_BYTES),
+            ("nvidia", "ampere", 0x10DE, GIB),
+            ("intel", "pineapple lake", 0x8086, GIB),
+            ("", "", 0, GIB),
+        ] {
+            assert_eq!(planned_limit(GIB, is_apple(vendor, name, pci)), planned, "{vendor} {name}");
+        }
+        assert_eq!(planned_limit(64 << 20, true), 64 << 20, "less than that stays");
+    }
 }

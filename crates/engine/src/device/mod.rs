@@ -1,19 +1,22 @@
 //! Where a plan runs: a GPU through wgpu, or the CPU through the kernels' functions in Rust.
 //!
 //! Both execute the same [`Dispatch`] lists over the same buffers, so the rest of the engine does
-//! not know which one it has. Buffers hold 32-bit words and are zero when created.
+//! not know which one it has. Buffers hold 32-bit words and are zero when created. A third kind
+//! only counts what the others would allocate.
 
 mod copy;
 mod cpu;
 mod gpu;
+mod plan;
 
 use std::ops::Range;
 
 use signbit_shaders::weights::{Weight, words_per_row};
 use signbit_shaders::{BufferId, Dispatch, State};
 
-pub use cpu::{CpuDevice, CpuOptions};
-pub use gpu::{GpuDevice, GpuOptions};
+pub use cpu::{CpuDevice, CpuOptions, default_budget};
+pub use gpu::{GpuDevice, GpuOptions, UPLOAD_BYTES};
+pub use plan::PlanDevice;
 pub use signbit_shaders::cpu::{Activations, CpuKernels};
 
 use crate::error::EngineError;
@@ -25,6 +28,8 @@ pub enum Device {
     Gpu(Box<GpuDevice>),
     /// The calling thread.
     Cpu(Box<CpuDevice>),
+    /// Nothing: buffers are counted.
+    Plan(Box<PlanDevice>),
 }
 
 /// What a device is and allows.
@@ -75,8 +80,10 @@ impl Limits {
 /// Counts of what a device has done, for reports and leak tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
-    /// Bytes of the buffers that are alive.
+    /// Bytes of the buffers that are alive, and of the parameters of plans.
     pub live_bytes: u64,
+    /// The most that these and writes under way have taken together.
+    pub peak_bytes: u64,
     /// Buffers that are alive.
     pub live_buffers: u64,
     /// Buffers, bind groups and pipelines created since the start.
@@ -87,6 +94,26 @@ pub struct Counters {
     pub encode_ns: u64,
     /// Dispatches run.
     pub dispatches: u64,
+}
+
+impl Counters {
+    fn allocated(&mut self, n_bytes: u64) {
+        self.live_bytes += n_bytes;
+        self.live_buffers += 1;
+        self.objects_created += 1;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    /// Counts memory that is in no buffer of its own name.
+    fn allocated_beside(&mut self, n_bytes: u64) {
+        self.live_bytes += n_bytes;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    fn freed(&mut self, n_bytes: u64) {
+        self.live_bytes -= n_bytes;
+        self.live_buffers -= 1;
+    }
 }
 
 /// Something to read back after a run.
@@ -103,7 +130,7 @@ pub enum Read {
 pub struct Plan {
     /// The dispatches as recorded.
     pub dispatches: Vec<Dispatch>,
-    gpu: Vec<gpu::Bound>,
+    gpu: gpu::Prepared,
 }
 
 impl Device {
@@ -112,6 +139,7 @@ impl Device {
         match self {
             Self::Gpu(d) => d.info(),
             Self::Cpu(d) => d.info(),
+            Self::Plan(d) => d.info(),
         }
     }
 
@@ -120,24 +148,62 @@ impl Device {
         match self {
             Self::Gpu(d) => d.counters(),
             Self::Cpu(d) => d.counters(),
+            Self::Plan(d) => d.counters(),
         }
     }
 
-    /// A zeroed buffer of `n_words` 32-bit words. A failed allocation is reported by the next
-    /// [`Device::check`].
+    /// Whether this device only counts buffers, so that what would be written need not be computed.
+    pub fn only_counts(&self) -> bool {
+        matches!(self, Self::Plan(_))
+    }
+
+    /// A zeroed buffer of `n_words` 32-bit words, one at least. Where the allocation fails late, the
+    /// next [`Device::check`] or the end of an [`Allocations`] says so.
     pub fn create_buffer(&mut self, label: &str, n_words: u64) -> Result<BufferId, EngineError> {
+        let n_words = n_words.max(1);
         let (needed, limit) = (n_words.saturating_mul(4), self.info().limits.max_words() * 4);
         if needed > limit {
-            return Err(EngineError::LimitTooSmall { what: label.to_owned(), needed, limit });
+            let error = EngineError::LimitTooSmall { what: label.to_owned(), needed, limit };
+            match self {
+                Self::Plan(d) => d.note_too_large(error),
+                Self::Gpu(_) | Self::Cpu(_) => return Err(error),
+            }
         }
         let total = self.counters().live_bytes.saturating_add(needed);
-        if let Some(budget) = self.info().limits.memory_budget_bytes.filter(|&budget| total > budget) {
+        // Whoever reads a plan compares all of it with the budget.
+        let budget = self.info().limits.memory_budget_bytes.filter(|_| !self.only_counts());
+        if let Some(budget) = budget.filter(|&budget| total > budget) {
             let reason = format!("{label} would take the total to {total} bytes, and {budget} are allowed");
             return Err(EngineError::OutOfMemory { reason });
         }
         match self {
             Self::Gpu(d) => Ok(d.create_buffer(label, needed)),
             Self::Cpu(d) => d.create_buffer(n_words),
+            Self::Plan(d) => Ok(d.create_buffer(n_words)),
+        }
+    }
+
+    /// Begins to watch for allocations that fail.
+    pub fn watch_allocations(&self) -> Allocations {
+        Allocations(match self {
+            Self::Gpu(d) => Some(d.watch_allocations()),
+            Self::Cpu(_) | Self::Plan(_) => None,
+        })
+    }
+
+    /// Whether all that was allocated since [`Device::watch_allocations`] is there.
+    pub async fn check_allocations(&mut self, watched: Allocations) -> Result<(), EngineError> {
+        match (self, watched.0) {
+            (Self::Gpu(d), Some(scope)) => d.check_allocations(scope).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the limits allow the buffers that were only counted; without counting they were checked.
+    pub fn verdict(&mut self) -> Result<(), EngineError> {
+        match self {
+            Self::Plan(d) => d.take_too_large().map_or(Ok(()), Err),
+            Self::Gpu(_) | Self::Cpu(_) => Ok(()),
         }
     }
 
@@ -146,6 +212,7 @@ impl Device {
         match self {
             Self::Gpu(d) => d.buffer_words(buffer),
             Self::Cpu(d) => d.buffer_words(buffer),
+            Self::Plan(d) => d.buffer_words(buffer),
         }
     }
 
@@ -154,6 +221,7 @@ impl Device {
         match self {
             Self::Gpu(d) => d.write(buffer, offset_words, words),
             Self::Cpu(d) => d.write(buffer, offset_words, words),
+            Self::Plan(_) => Ok(()),
         }
     }
 
@@ -179,6 +247,7 @@ impl Device {
         match self {
             Self::Gpu(d) => d.clear(buffers),
             Self::Cpu(d) => d.clear(buffers),
+            Self::Plan(_) => Ok(()),
         }
     }
 
@@ -187,6 +256,7 @@ impl Device {
         match self {
             Self::Gpu(d) => d.write_state(state),
             Self::Cpu(d) => d.write_state(state),
+            Self::Plan(_) => {}
         }
     }
 
@@ -197,7 +267,11 @@ impl Device {
                 let gpu = d.bind(&dispatches)?;
                 Ok(Plan { dispatches, gpu })
             }
-            Self::Cpu(_) => Ok(Plan { dispatches, gpu: Vec::new() }),
+            Self::Cpu(_) => Ok(Plan { dispatches, gpu: gpu::Prepared::default() }),
+            Self::Plan(d) => {
+                d.prepare(dispatches.len());
+                Ok(Plan { dispatches, gpu: gpu::Prepared::default() })
+            }
         }
     }
 
@@ -206,8 +280,9 @@ impl Device {
     /// With no reads it does not wait.
     pub async fn run(&mut self, plans: &[&Plan], reads: &[Read]) -> Result<Vec<Vec<u32>>, EngineError> {
         match self {
-            Self::Gpu(d) => d.run(plans.iter().map(|p| p.gpu.as_slice()), reads).await,
+            Self::Gpu(d) => d.run(plans.iter().map(|p| p.gpu.bound()), reads).await,
             Self::Cpu(d) => d.run(plans.iter().flat_map(|p| &p.dispatches), reads),
+            Self::Plan(_) => Err(only_counts()),
         }
     }
 
@@ -216,8 +291,9 @@ impl Device {
     /// [`GpuOptions::timestamps`] and the adapter can.
     pub async fn run_timed(&mut self, plans: &[&Plan]) -> Result<Option<Vec<f64>>, EngineError> {
         match self {
-            Self::Gpu(d) => d.run_timed(plans.iter().map(|p| p.gpu.as_slice())).await,
+            Self::Gpu(d) => d.run_timed(plans.iter().map(|p| p.gpu.bound())).await,
             Self::Cpu(d) => d.run_timed(plans.iter().flat_map(|p| &p.dispatches)),
+            Self::Plan(_) => Err(only_counts()),
         }
     }
 
@@ -230,8 +306,11 @@ impl Device {
     ) -> Result<Vec<Vec<u32>>, EngineError> {
         let outside = || EngineError::InvalidRequest { reason: "the plan has no such step".to_owned() };
         match self {
-            Self::Gpu(d) => d.run([plan.gpu.get(range).ok_or_else(outside)?].into_iter(), reads).await,
+            Self::Gpu(d) => {
+                d.run([plan.gpu.bound().get(range).ok_or_else(outside)?].into_iter(), reads).await
+            }
             Self::Cpu(d) => d.run(plan.dispatches.get(range).ok_or_else(outside)?.iter(), reads),
+            Self::Plan(_) => Err(only_counts()),
         }
     }
 
@@ -239,7 +318,7 @@ impl Device {
     pub fn lost(&self) -> impl Future<Output = String> + use<> {
         let receiver = match self {
             Self::Gpu(d) => Some(d.lost()),
-            Self::Cpu(_) => None,
+            Self::Cpu(_) | Self::Plan(_) => None,
         };
         async {
             if let Some(receiver) = receiver
@@ -261,6 +340,7 @@ impl Device {
         match self {
             Self::Gpu(d) => d.n_buffers(),
             Self::Cpu(d) => d.n_buffers(),
+            Self::Plan(d) => d.n_buffers(),
         }
     }
 
@@ -269,8 +349,18 @@ impl Device {
         match self {
             Self::Gpu(d) => d.free_from(mark),
             Self::Cpu(d) => d.free_from(mark),
+            Self::Plan(d) => d.free_from(mark),
         }
     }
+}
+
+/// Allocations that are watched; see [`Device::watch_allocations`].
+#[derive(Debug)]
+#[must_use = "failures are lost unless they are asked for"]
+pub struct Allocations(Option<wgpu::ErrorScopeGuard>);
+
+fn only_counts() -> EngineError {
+    EngineError::Device { reason: "this device only counts buffers and runs nothing".to_owned() }
 }
 
 /// The error for an id that this device never gave out.

@@ -19,9 +19,11 @@ use signbit_shaders::kernels::{
 use signbit_shaders::sampling::{self, History, Shares};
 use signbit_shaders::{BufferId, Dispatch, Tensor};
 
-use crate::config::{ModelConfig, RopeConfig, RopeScaling};
+use crate::config::{ModelConfig, RopeConfig};
 use crate::device::{Device, Plan};
 use crate::error::EngineError;
+use crate::memory::{Fallback, MemoryPlan, Placement, staging_bytes};
+pub use attention::shape as attention_shape;
 pub use kv_cache::KvCache;
 use layers::{Caches, Layer};
 use recorder::{Recorder, ScratchPool};
@@ -47,30 +49,25 @@ const MAX_ARGMAX_GROUPS: u32 = 256;
 /// Choices made when a model is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelOptions {
-    /// Positions that the caches hold; bounded by what the model was trained for and by the
-    /// device.
+    /// Positions that the caches hold; bounded by what the model was trained for.
     pub context_length: u32,
     /// Leave out the file's YaRN scaling, as some engines do when they are compared.
     pub ignore_yarn: bool,
     /// How keys and values are kept.
     pub kv_cache: KvCache,
+    /// How far the plan may step down where this does not fit.
+    pub memory_fallback: Fallback,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        Self { context_length: 4096, ignore_yarn: false, kv_cache: KvCache::Auto }
+        Self {
+            context_length: 4096,
+            ignore_yarn: false,
+            kv_cache: KvCache::Auto,
+            memory_fallback: Fallback::Context,
+        }
     }
-}
-
-/// Bytes that a loaded model takes on the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct MemoryPlan {
-    /// All tensors of the model.
-    pub weight_bytes: u64,
-    /// KV caches, recurrent states and the rotation table.
-    pub cache_bytes: u64,
-    /// Intermediate results and logits.
-    pub scratch_bytes: u64,
 }
 
 /// What the plan for one decoded token declares, greedy choice included.
@@ -92,9 +89,6 @@ pub struct StepCost {
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
-    /// What [`KvCache::Auto`] has come to.
-    kv_cache: KvCache,
-    context_length: u32,
     /// Token ids below this can be sampled; the rows above are padding.
     n_valid: u32,
     token_embd: Matrix,
@@ -107,6 +101,7 @@ pub struct Model {
     io: Io,
     pool: ScratchPool,
     memory: MemoryPlan,
+    weight_bytes: u64,
     /// Bytes of the caches that a step at the end of the context reads.
     cache_read_bytes: u64,
     plans: Plans,
@@ -171,64 +166,29 @@ impl Model {
     /// Builds caches and plans around weights that are allocated but perhaps not yet filled.
     pub fn build(
         device: &mut Device,
-        mut config: ModelConfig,
-        weights: &Weights,
-        n_valid: u32,
-        options: ModelOptions,
-    ) -> Result<Self, EngineError> {
-        if options.ignore_yarn && matches!(config.rope.scaling, RopeScaling::Yarn { .. }) {
-            config.rope.scaling = RopeScaling::None;
-        }
-        let (shape, asked) =
-            (attention::shape(&config), options.context_length.clamp(1, config.context_length));
-        let build = |device: &mut Device, kind| {
-            Self::build_with(device, config.clone(), weights, n_valid, kind, asked)
-        };
-        if options.kv_cache != KvCache::Auto {
-            return build(device, options.kv_cache);
-        }
-        if !KvCache::kivi_holds(shape) {
-            return build(device, KvCache::F32);
-        }
-        if KvCache::limit_wants_kivi(device.info(), &config, shape, asked) {
-            return build(device, KvCache::Kivi);
-        }
-        let mark = device.mark();
-        match build(device, KvCache::F32) {
-            // The budget is checked before a buffer is made.
-            Err(EngineError::OutOfMemory { .. }) => {
-                device.free_from(mark);
-                build(device, KvCache::Kivi)
-            }
-            result => result,
-        }
-    }
-
-    fn build_with(
-        device: &mut Device,
         config: ModelConfig,
         weights: &Weights,
         n_valid: u32,
-        kv_cache: KvCache,
-        asked: u32,
+        place: &Placement,
     ) -> Result<Self, EngineError> {
         let limit = device.info().limits.max_words();
+        let context_length = place.context_length;
         // The longest piece of a prompt that the 4-bit cache takes at once.
-        let most_rows = if kv_cache == KvCache::Kivi { kivi::EXACT_SLOTS } else { MAX_PREFILL_ROWS };
+        let most_rows = if place.kv_cache == KvCache::Kivi { kivi::EXACT_SLOTS } else { MAX_PREFILL_ROWS };
         let max_rows = fit_rows("one row of activations", widest_row(&config), limit, most_rows)?;
-        let context_length =
-            kv_cache.context_length(device.info(), &config, attention::shape(&config), asked)?;
+        let weights_end = device.counters().live_bytes;
 
         let rope = rope_table(device, &config.rope, context_length)?;
-        let mut caches = Caches::new(device, kv_cache, context_length, rope);
+        let mut caches = Caches::new(device, place.kv_cache, context_length, rope);
         let layers = (0..config.num_hidden_layers)
             .map(|i| Layer::load(i, &config, weights, &mut caches))
             .collect::<Result<Vec<_>, _>>()?;
-        let cache_bytes = caches.n_bytes + rope.n_bytes();
+        let cached_bytes = caches.n_bytes;
         let recurrent_bytes: u64 = caches.recurrent.iter().map(Tensor::n_bytes).sum();
         let cache_read_bytes = recurrent_bytes + caches.kv_bytes.values().sum::<u64>();
         let recurrent = caches.recurrent.iter().map(|t| t.buffer).collect();
         let kv_bytes = caches.kv_bytes;
+        let caches_end = device.counters().live_bytes;
 
         let token_embd = weights.matrix("token_embd.weight")?;
         let lm_head =
@@ -290,8 +250,6 @@ impl Model {
         let mut model = Self {
             n_valid,
             config,
-            kv_cache,
-            context_length,
             token_embd,
             layers,
             output_norm,
@@ -300,11 +258,30 @@ impl Model {
             kv_bytes,
             io,
             pool: ScratchPool::default(),
-            memory: MemoryPlan { weight_bytes: weights.n_bytes(), cache_bytes, scratch_bytes: 0 },
+            memory: MemoryPlan {
+                weight_bytes: weights.buffer_bytes(),
+                cache_bytes: caches_end - weights_end,
+                kv_bytes: cached_bytes - recurrent_bytes,
+                state_bytes: recurrent_bytes,
+                scratch_bytes: 0,
+                staging_bytes: 0,
+                total_bytes: 0,
+                shards: weights.n_shards(),
+                sharded_tensors: weights.n_sharded(),
+                budget_bytes: device.info().limits.memory_budget_bytes,
+                placement: place.clone(),
+            },
+            weight_bytes: weights.n_bytes(),
             cache_read_bytes,
             plans,
         };
         model.record_plans(device, max_rows)?;
+        // The device counts what it allocates; a sum of sizes could miss something.
+        let memory = &mut model.memory;
+        memory.scratch_bytes = device.counters().live_bytes - caches_end;
+        let resident_bytes = memory.weight_bytes + memory.cache_bytes + memory.scratch_bytes;
+        memory.staging_bytes = staging_bytes(device.info(), weights, resident_bytes);
+        memory.total_bytes = resident_bytes + memory.staging_bytes;
         Ok(model)
     }
 
@@ -329,11 +306,6 @@ impl Model {
             sample: self.sample_plans(device)?,
             score: None,
         };
-        let Io { hidden, partials, sampling: s, .. } = self.io;
-        let io = [hidden, partials, s.tokens, s.logits, s.settings, s.bias, s.repeats, s.history.tensor()];
-        let found = [s.stats, s.tally, s.candidates, s.top_ids, s.logprobs];
-        self.memory.scratch_bytes =
-            self.pool.n_bytes() + io.iter().chain(&found).map(Tensor::n_bytes).sum::<u64>();
         Ok(())
     }
 
@@ -444,7 +416,7 @@ impl Model {
 
     /// The most tokens that one prefill step takes, in one run or, where the cache is 4-bit, in several.
     pub fn max_prefill_rows(&self) -> u32 {
-        match self.kv_cache {
+        match self.kv_cache() {
             KvCache::Kivi => MAX_PREFILL_ROWS,
             KvCache::Auto | KvCache::F32 => self.io.hidden.rows,
         }
@@ -452,7 +424,7 @@ impl Model {
 
     /// How many of `n_tokens` tokens from `position` on one run of a prefill plan reads.
     pub fn piece(&self, position: u32, n_tokens: u32) -> u32 {
-        match self.kv_cache {
+        match self.kv_cache() {
             KvCache::Kivi => n_tokens.min(kivi::piece(position)).min(self.io.hidden.rows),
             KvCache::Auto | KvCache::F32 => n_tokens,
         }
@@ -460,7 +432,7 @@ impl Model {
 
     /// How keys and values are kept: never [`KvCache::Auto`].
     pub fn kv_cache(&self) -> KvCache {
-        self.kv_cache
+        self.memory.placement.kv_cache
     }
 
     /// Geometry.
@@ -470,7 +442,7 @@ impl Model {
 
     /// Positions that the caches hold.
     pub fn context_length(&self) -> u32 {
-        self.context_length
+        self.memory.placement.context_length
     }
 
     /// Number of ids that can be sampled.
@@ -489,8 +461,8 @@ impl Model {
     }
 
     /// Bytes on the device.
-    pub fn memory(&self) -> MemoryPlan {
-        self.memory
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.memory
     }
 
     /// What one decoded token costs.
@@ -507,7 +479,7 @@ impl Model {
             dispatches: dispatches().count() as u64,
             bytes_read: dispatches().map(|d| d.bytes_read).sum(),
             bytes_written: dispatches().map(|d| d.bytes_written).sum(),
-            minimum_bytes: self.memory.weight_bytes - unread + self.cache_read_bytes,
+            minimum_bytes: self.weight_bytes - unread + self.cache_read_bytes,
             kv_cache_bytes: dispatches().map(|d| self.kv_cache_bytes(d)).sum(),
         }
     }
@@ -554,6 +526,10 @@ fn fit_rows(what: &str, row_words: u64, limit_words: u64, wanted: u32) -> Result
 fn rope_table(device: &mut Device, rope: &RopeConfig, context_length: u32) -> Result<Tensor, EngineError> {
     let cols = rope.n_rot;
     let buffer = device.create_buffer("rope", u64::from(context_length) * u64::from(cols))?;
+    let tensor = Tensor { buffer, rows: context_length, cols };
+    if device.only_counts() {
+        return Ok(tensor);
+    }
     let (inv_freq, magnitude) = (rope.inv_freq(), rope.magnitude());
     const RUN: u32 = 1024;
     for start in (0..context_length).step_by(RUN as usize) {
@@ -565,5 +541,5 @@ fn rope_table(device: &mut Device, rope: &RopeConfig, context_length: u32) -> Re
         }
         device.write(buffer, u64::from(start) * u64::from(cols), &words)?;
     }
-    Ok(Tensor { buffer, rows: context_length, cols })
+    Ok(tensor)
 }

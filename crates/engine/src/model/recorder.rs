@@ -26,14 +26,6 @@ type Pool = Rc<RefCell<Vec<(BufferId, u64)>>>;
 #[derive(Debug, Default)]
 pub struct ScratchPool {
     free: Pool,
-    n_words: u64,
-}
-
-impl ScratchPool {
-    /// Bytes of all scratch buffers.
-    pub fn n_bytes(&self) -> u64 {
-        self.n_words * 4
-    }
 }
 
 /// A tensor whose buffer goes back to the pool when it is dropped.
@@ -96,10 +88,7 @@ impl<'d> Recorder<'d> {
         };
         let (buffer, n_words) = match fitting {
             Some(found) => found,
-            None => {
-                self.pool.n_words += n_words;
-                (self.device.create_buffer("scratch", n_words)?, n_words)
-            }
+            None => (self.device.create_buffer("scratch", n_words)?, n_words),
         };
         Ok(Scratch { tensor: Tensor { buffer, rows, cols }, n_words, pool })
     }

@@ -44,6 +44,10 @@ pub struct Weights {
     slots: HashMap<String, Slot>,
     matrices: Vec<Matrix>,
     n_bytes: u64,
+    buffer_bytes: u64,
+    run_bytes: u64,
+    n_shards: u32,
+    n_sharded: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +99,9 @@ impl Weights {
         let buffer = device.create_buffer(&info.name, u64::from(rows) * u64::from(cols))?;
         let tensor = Tensor { buffer, rows, cols };
         self.n_bytes += tensor.n_bytes();
+        self.buffer_bytes += tensor.n_bytes().max(4);
         self.slots.insert(info.name.clone(), Slot::Vector(tensor));
+        self.note_run(info, tensor.n_bytes() / u64::from(rows).max(1));
         Ok(())
     }
 
@@ -120,6 +126,8 @@ impl Weights {
                 limit: u64::from(u32::MAX),
             })?;
             let format = format_of(info)?;
+            let (quants, scales) = words_per_row(format, cols);
+            self.note_run(info, 4 * (u64::from(quants) + u64::from(scales)));
             match runs.last_mut().filter(|(last, ..)| *last == format) {
                 Some((_, _, n)) => *n += rows,
                 None => runs.push((format, &info.name, rows)),
@@ -149,6 +157,9 @@ impl Weights {
             let what = format!("one row of {name}");
             return Err(EngineError::LimitTooSmall { what, needed: widest * 4, limit: limit * 4 });
         }
+        let n_shards = rows.div_ceil(rows_per_shard);
+        self.n_shards += n_shards;
+        self.n_sharded += u32::from(n_shards > 1);
         let first = matrix.shards.last().map_or(0, |shard| shard.row_offset + shard.rows);
         for start in (0..rows).step_by(rows_per_shard as usize) {
             let n = rows_per_shard.min(rows - start);
@@ -159,9 +170,10 @@ impl Weights {
                 cols: matrix.cols,
                 row_offset: first + start,
                 quants: device.create_buffer(name, quants)?,
-                scales: device.create_buffer(name, scales.max(1))?,
+                scales: device.create_buffer(name, scales)?,
             });
             self.n_bytes += (quants + scales) * 4;
+            self.buffer_bytes += (quants.max(1) + scales.max(1)) * 4;
         }
         Ok(())
     }
@@ -169,6 +181,33 @@ impl Weights {
     /// Bytes of all tensors on the device.
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
+    }
+
+    /// Bytes of the buffers in which they lie, of which none is empty.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.buffer_bytes
+    }
+
+    /// The most bytes that the host holds of a tensor while it is written.
+    pub fn run_bytes(&self) -> u64 {
+        self.run_bytes
+    }
+
+    /// Pieces in which the matrices lie.
+    pub fn n_shards(&self) -> u32 {
+        self.n_shards
+    }
+
+    /// Of the tensors, or what is joined of them in one format, those that lie in several pieces.
+    pub fn n_sharded(&self) -> u32 {
+        self.n_sharded
+    }
+
+    /// Counts a run of rows as it arrives and as it is packed, at `row_bytes` a row. The vector in which it
+    /// arrives may have grown to twice its length.
+    fn note_run(&mut self, info: &TensorInfo, row_bytes: u64) {
+        let file_bytes = info.n_bytes / info.n_rows().max(1);
+        self.run_bytes = self.run_bytes.max(self.rows_per_run(info) * (2 * file_bytes + row_bytes));
     }
 
     /// Whether the forward pass reads this tensor.

@@ -20,6 +20,7 @@ use crate::device::{
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::loader::{LoadTimes, LoadedModel, Loader};
+use crate::memory::{Fallback, MemoryPlan};
 use crate::model::{KvCache, ModelOptions};
 use crate::tuning::{Choose, Tuning, Variant};
 
@@ -56,6 +57,7 @@ struct CreateOptions {
     max_buffer_bytes: Option<u64>,
     minimum_limits: bool,
     memory_budget_bytes: Option<u64>,
+    fail_allocation_above_bytes: Option<u64>,
     browser_subgroups: bool,
     /// What the browser calls the adapter, and its vendor.
     adapter_name: Option<String>,
@@ -134,6 +136,7 @@ struct LoadOptions {
     kv_cache: Option<KvCache>,
     /// The model's digest, if the caller has verified the bytes that will come.
     digest: Option<String>,
+    memory_fallback: Option<Fallback>,
 }
 
 /// Whether a file's YaRN scaling is applied.
@@ -160,7 +163,7 @@ struct ModelInfo<'m> {
     sampling: SamplingInfo,
     skipped: &'m [(String, String)],
     warnings: &'m [String],
-    plan: crate::model::MemoryPlan,
+    plan: &'m MemoryPlan,
     digest: &'m str,
     load: LoadTimes,
 }
@@ -184,7 +187,7 @@ struct Stats<'m> {
     /// Of the loaded model.
     digest: Option<&'m str>,
     device: crate::device::Counters,
-    memory: Option<crate::model::MemoryPlan>,
+    memory: Option<&'m MemoryPlan>,
     session_tokens: usize,
     /// What one decoded token costs.
     decode: Option<crate::model::StepCost>,
@@ -315,8 +318,9 @@ impl WasmEngine {
 #[wasm_bindgen]
 impl WasmEngine {
     /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', accept_software?, activations?: 'f32' | 'int10',
-    /// max_binding_bytes?, max_buffer_bytes?, minimum_limits?, memory_budget_bytes?, browser_subgroups?,
-    /// adapter_name?, adapter_vendor?, drop_kernel?, timestamps? }`.
+    /// max_binding_bytes?, max_buffer_bytes?, minimum_limits?, memory_budget_bytes?,
+    /// fail_allocation_above_bytes?, browser_subgroups?, adapter_name?, adapter_vendor?, drop_kernel?,
+    /// timestamps? }`.
     ///
     /// `auto` is a GPU that is no software, and the CPU where there is none.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
@@ -328,6 +332,7 @@ impl WasmEngine {
             max_buffer_bytes: options.max_buffer_bytes,
             minimum_limits: options.minimum_limits,
             memory_budget_bytes: options.memory_budget_bytes,
+            fail_allocation_above_bytes: options.fail_allocation_above_bytes,
             browser_subgroups: options.browser_subgroups,
             adapter_name: options.adapter_name,
             adapter_vendor: options.adapter_vendor,
@@ -338,6 +343,7 @@ impl WasmEngine {
             kernels: CpuKernels::Fast(options.activations.map_or_else(Activations::default, Into::into)),
             max_buffer_bytes: options.max_binding_bytes.or(options.max_buffer_bytes),
             memory_budget_bytes: options.memory_budget_bytes,
+            fail_allocation_above_bytes: options.fail_allocation_above_bytes,
             ..CpuOptions::default()
         };
         let cpu = || Device::Cpu(Box::new(CpuDevice::new(cpu_options)));
@@ -373,7 +379,7 @@ impl WasmEngine {
     }
 
     /// Drops the resident model and expects the bytes of another: `{ context_length?, yarn?,
-    /// kv_cache?, variant?, tuning?, digest? }`. With a digest the bytes are not hashed again.
+    /// kv_cache?, memory_fallback?, variant?, tuning?, digest? }`. With a digest the bytes are not hashed again.
     pub fn begin_load(&self, options: JsValue) -> Result<(), JsValue> {
         let options: LoadOptions = from_js(&options)?;
         let choose = match options.variant {
@@ -390,6 +396,7 @@ impl WasmEngine {
             context_length: options.context_length.unwrap_or(defaults.context_length),
             ignore_yarn: options.yarn == Some(YarnOption::None),
             kv_cache: options.kv_cache.unwrap_or(defaults.kv_cache),
+            memory_fallback: options.memory_fallback.unwrap_or(defaults.memory_fallback),
         });
         if let Some(digest) = options.digest {
             loader = loader.with_digest(digest).map_err(JsError::from)?;
@@ -410,14 +417,7 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         let loader = ready.loader.as_mut().ok_or_else(no_load)?;
-        let device = ready.engine.device_mut();
-        let was_planned = loader.is_planned();
-        let mut result = loader.push(device, &bytes);
-        if result.is_ok() && !was_planned && loader.is_planned() {
-            // An allocation that failed is known before the weights are fetched.
-            result = device.check().await.map(|()| loader.progress());
-        }
-        match result {
+        match loader.push(ready.engine.device_mut(), &bytes).await {
             Ok(progress) => Ok(to_js(&progress)?),
             Err(error) => {
                 ready.loader = None;
@@ -428,11 +428,11 @@ impl WasmEngine {
     }
 
     /// Ends the current file.
-    pub fn end_part(&self) -> Result<JsValue, JsValue> {
+    pub async fn end_part(&self) -> Result<JsValue, JsValue> {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         let loader = ready.loader.as_mut().ok_or_else(no_load)?;
-        loader.end_part(ready.engine.device_mut()).map_err(JsError::from)?;
+        loader.end_part(ready.engine.device_mut()).await.map_err(JsError::from)?;
         Ok(to_js(&loader.progress())?)
     }
 

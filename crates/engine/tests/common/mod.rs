@@ -10,6 +10,7 @@ use signbit_engine::device::{Activations, CpuDevice, CpuKernels, CpuOptions, Dev
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::model::ModelOptions;
 use signbit_engine::tuning::{Choose, Variant};
+use signbit_gguf::{GgufWriter, Header, TensorType};
 use signbit_shaders::case::Rng;
 
 /// The repository's root.
@@ -294,4 +295,46 @@ fn divergence(exact: &[f32], other: &[f32]) -> f64 {
     };
     let (p, q) = (log_softmax(exact), log_softmax(other));
     p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
+}
+
+/// A dense model of about 80 MB in F16 whose weights are all zero: for what loading takes, not for what
+/// it computes. Its tokenizer and heads are a fixture's.
+pub fn large_model() -> Vec<u8> {
+    const HIDDEN: u64 = 1024;
+    const FEED_FORWARD: u64 = 4096;
+    const LAYERS: u32 = 3;
+    let bytes = model_bytes("qwen3-f16");
+    let header = Header::parse_file(&bytes).unwrap();
+    let mut writer = GgufWriter::new();
+    let sizes = [
+        ("qwen3.block_count", LAYERS),
+        ("qwen3.embedding_length", HIDDEN as u32),
+        ("qwen3.feed_forward_length", FEED_FORWARD as u32),
+    ];
+    for (key, value) in header.metadata.iter().filter(|(key, _)| sizes.iter().all(|(size, _)| size != key)) {
+        writer.set(key, value.clone());
+    }
+    for (key, value) in sizes {
+        writer.set(key, value);
+    }
+    for info in &header.tensors {
+        let mut parts = info.name.split('.');
+        let layer = parts.nth(1).and_then(|index| index.parse::<u32>().ok());
+        if layer.is_some_and(|layer| layer >= LAYERS) {
+            continue;
+        }
+        let old = info.shape.as_slice();
+        let shape = match layer.and(parts.next()).unwrap_or(&info.name) {
+            "attn_norm" | "ffn_norm" | "output_norm.weight" => vec![HIDDEN],
+            "attn_q_norm" | "attn_k_norm" => old.to_vec(),
+            "attn_output" => vec![old[0], HIDDEN],
+            "ffn_gate" | "ffn_up" => vec![HIDDEN, FEED_FORWARD],
+            "ffn_down" => vec![FEED_FORWARD, HIDDEN],
+            _ => vec![HIDDEN, old[1]],
+        };
+        let (ty, width) = if shape.len() == 1 { (TensorType::F32, 4) } else { (TensorType::F16, 2) };
+        let n_bytes = width * shape.iter().product::<u64>() as usize;
+        writer.tensor(&info.name, &shape, ty, vec![0; n_bytes]);
+    }
+    writer.finish()
 }
