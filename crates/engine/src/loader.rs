@@ -177,6 +177,7 @@ impl Loader {
         } else if let Some(stage) = self.stage.as_mut().filter(|stage| stage.part == Some(self.part)) {
             stage.push(device, start, bytes, self.headers.get(self.part).and_then(Option::as_ref))?;
         }
+        device.wait_for_uploads().await?;
         Ok(self.progress())
     }
 

@@ -230,7 +230,7 @@ fn a_stop_id_inside_a_submit_leaves_the_session_clean() {
 #[test]
 fn sharded_weights_give_the_same_bits() {
     let _gpu = one_at_a_time();
-    let cases = [("qwen35-mixed", 64 << 10, 60), ("qwen3-f16", 64 << 10, 60), ("qwen3-q1_0", 16 << 10, 32)];
+    let cases = [("qwen35-mixed", 64 << 10, 60), ("qwen3-f16", 64 << 10, 60), ("qwen3-q1_0", 16 << 10, 16)];
     for (name, limit, n) in cases {
         let small = GpuOptions { max_binding_bytes: Some(limit), ..GpuOptions::default() };
         let mut engine = Engine::new(gpu_with(small));

@@ -42,7 +42,7 @@ fn the_plan_is_what_the_device_then_holds() {
     let _gpu = one_at_a_time();
     let whole = ModelOptions::default();
     let kivi = ModelOptions { kv_cache: KvCache::Kivi, ..whole };
-    let short = ModelOptions { context_length: 32, ..whole };
+    let short = ModelOptions { context_length: 16, ..whole };
     // Dense and hybrid, with and without scales, in 4 bits, and cut into pieces.
     let cases = [
         ("qwen3-f16", whole, None),

@@ -128,6 +128,8 @@ pub struct GpuDevice {
     params_bytes: Arc<AtomicU64>,
     /// Bytes written since the last submit that was waited for.
     upload_bytes: u64,
+    /// Submits of writes that a page has not yet waited for.
+    uploads: Vec<oneshot::Receiver<()>>,
     drop_kernel: Option<String>,
     fail_allocation_above_bytes: Option<u64>,
     /// Nanoseconds of one tick of the device's clock, where it may be read.
@@ -257,6 +259,7 @@ impl GpuDevice {
             counters: Counters { objects_created: 2, ..Counters::default() },
             params_bytes: Arc::default(),
             upload_bytes: 0,
+            uploads: Vec::new(),
             drop_kernel: options.drop_kernel,
             fail_allocation_above_bytes: options.fail_allocation_above_bytes,
             tick_ns,
@@ -377,16 +380,33 @@ impl GpuDevice {
     }
 
     /// Counts a write that is about to begin, and first lets the device take in those under way if there
-    /// would be too many. A page cannot wait here: its browser has been given what was written.
+    /// would be too many. A page cannot wait here, and does so in [`GpuDevice::wait_for_uploads`].
     fn upload(&mut self, n_bytes: u64) -> Result<(), EngineError> {
         if self.upload_bytes + n_bytes > UPLOAD_BYTES {
             self.queue.submit([]);
             self.counters.submits += 1;
+            if cfg!(target_arch = "wasm32") {
+                let (sender, receiver) = oneshot::channel();
+                self.queue.on_submitted_work_done(move || {
+                    // The receiver is gone only with the device.
+                    let _ = sender.send(());
+                });
+                self.uploads.push(receiver);
+            }
             self.poll()?;
         }
         self.upload_bytes += n_bytes;
         self.note_peak();
         Ok(())
+    }
+
+    /// Waits until the device has taken in the writes that were submitted because they were many.
+    pub(super) async fn wait_for_uploads(&mut self) -> Result<(), EngineError> {
+        for upload in std::mem::take(&mut self.uploads) {
+            // One whose end is never reported belongs to a device that is lost.
+            let _ = upload.await;
+        }
+        self.fault()
     }
 
     /// Waits, where that is possible, until all that was submitted is done.

@@ -199,6 +199,15 @@ impl Device {
         }
     }
 
+    /// Waits until no more than a bounded amount of what was written is still under way. Natively a write
+    /// itself does.
+    pub async fn wait_for_uploads(&mut self) -> Result<(), EngineError> {
+        match self {
+            Self::Gpu(d) => d.wait_for_uploads().await,
+            Self::Cpu(_) | Self::Plan(_) => Ok(()),
+        }
+    }
+
     /// Whether the limits allow the buffers that were only counted; without counting they were checked.
     pub fn verdict(&mut self) -> Result<(), EngineError> {
         match self {
