@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::*;
-use block_on;
+use pollster::block_on;
 use signbit_engine::EngineError;
 use signbit_engine::engine::{Engine, TokenRequest};
 use signbit_engine::loader::Loader;
