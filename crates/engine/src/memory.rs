@@ -134,7 +134,7 @@ pub struct Refusal {
     /// Why.
     pub error: EngineError,
     /// What the lowest rung that was tried would take, where that could be planned.
-    pub plan: Option<MemoryPlan>,
+    pub plan: Option<Box<MemoryPlan>>,
 }
 
 impl Refusal {
@@ -240,7 +240,7 @@ impl Ladder {
         let error = EngineError::OutOfMemory {
             reason: format!("{cause}; the smallest plan needs {} bytes", failed.total_bytes),
         };
-        Err(Refusal { error, plan: Some(failed.clone()) })
+        Err(Refusal { error, plan: Some(Box::new(failed.clone())) })
     }
 
     /// What was asked for.

@@ -131,7 +131,7 @@ impl Planner {
         };
         match verdict {
             Ok(()) => Ok(plan),
-            Err(error) => Err(Refusal { error, plan: Some(plan) }),
+            Err(error) => Err(Refusal { error, plan: Some(Box::new(plan)) }),
         }
     }
 }

@@ -122,7 +122,7 @@ fn fake(weights: u64, budget: u64) -> impl FnMut(&Placement) -> Result<MemoryPla
             budget_bytes: Some(budget),
             placement: place.clone(),
         };
-        plan.verdict().map_err(|error| Refusal { error, plan: Some(plan.clone()) })?;
+        plan.verdict().map_err(|error| Refusal { error, plan: Some(Box::new(plan.clone())) })?;
         Ok(plan)
     }
 }
@@ -227,7 +227,7 @@ fn a_model_that_cannot_fit_is_refused_by_its_header() {
         loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
         let error = block_on(loader.push(&mut device, &bytes[..data_start])).unwrap_err();
         assert_eq!(device.counters(), cpu_of(CpuOptions::default()).counters(), "{error}");
-        (error, refusal.plan.unwrap())
+        (error, *refusal.plan.unwrap())
     };
     let budget = |bytes| CpuOptions { memory_budget_bytes: Some(bytes), ..CpuOptions::default() };
     let (error, least) = refuse(budget(1_000_000), Fallback::Context);

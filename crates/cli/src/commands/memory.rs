@@ -17,7 +17,7 @@ pub fn print_plan(
     as_json: bool,
 ) -> Result<(), CliError> {
     let (plan, error) = match planned {
-        Ok(loaded) => (Some(loaded.model.memory().clone()), None),
+        Ok(loaded) => (Some(Box::new(loaded.model.memory().clone())), None),
         Err(Refusal { error, plan }) => (plan, Some(error)),
     };
     if let Some(plan) = plan {
