@@ -451,7 +451,8 @@ fn inspect_prints_the_memory_plan() {
     }
     // Shards where one buffer does not hold a matrix.
     let small = ["--max-buffer-bytes", "16384", "--context", "16"];
-    let args = [&["inspect", &model("qwen3-q1_0"), "--memory", "--json"], &small[..]].concat();
+    let path = model("qwen3-q1_0");
+    let args = [&["inspect", &path, "--memory", "--json"], &small[..]].concat();
     let plan = &stdout_json(&args)["memory"];
     assert!(size(plan, "sharded_tensors") > 0 && size(plan, "shards") > size(plan, "sharded_tensors"));
     failure(&["inspect", &path, "--memory", "--plan"], "usage");
