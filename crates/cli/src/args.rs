@@ -153,9 +153,20 @@ pub struct InspectArgs {
     /// How keys and values of earlier tokens are kept
     #[arg(long, value_enum, default_value = "auto")]
     pub kv_cache: KvCacheKind,
+    /// Read the whole model and print its digest and the SHA-256 of each file
+    #[arg(long)]
+    pub digest: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What a model must be; shared by the commands that run one.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Refuse the model unless its file has this SHA-256; of a split model give one for each part, in order
+    #[arg(long, value_name = "HEX", value_parser = sha256)]
+    pub sha256: Vec<String>,
 }
 
 /// Arguments of `tokenize`.
@@ -225,6 +236,9 @@ pub struct LogitsArgs {
     /// Where the model runs
     #[arg(long, value_enum, default_value = "gpu")]
     pub backend: Backend,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// Tokens read per step
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: u32,
@@ -306,6 +320,9 @@ pub struct GenerateArgs {
     /// Go on past the model's own end of turn
     #[arg(long)]
     pub ignore_stop: bool,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// A text that ends the reply; may be repeated
     #[arg(long, allow_hyphen_values = true)]
     pub stop: Vec<String>,
@@ -340,6 +357,9 @@ pub struct GenerateInput {
 pub struct ChatArgs {
     /// The GGUF file, or the first part of a split model; the built-in model if not given
     pub model: Option<PathBuf>,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// Instructions for the model
     #[arg(long)]
     pub system: Option<String>,
@@ -379,6 +399,18 @@ pub enum Geometry {
     /// Qwen3.5-0.8B, hybrid, Q1_0
     #[value(name = "qwen3.5-0.8b")]
     Hybrid08b,
+    /// Bonsai 1.7B, dense, Q1_0
+    #[value(name = "bonsai-1.7b")]
+    Bonsai17b,
+    /// Bonsai 4B, dense, Q1_0
+    #[value(name = "bonsai-4b")]
+    Bonsai4b,
+    /// Bonsai 8B, dense, Q1_0
+    #[value(name = "bonsai-8b")]
+    Bonsai8b,
+    /// Bonsai 27B, hybrid, Q1_0
+    #[value(name = "bonsai-27b")]
+    Bonsai27b,
 }
 
 impl Geometry {
@@ -387,12 +419,16 @@ impl Geometry {
         match self {
             Self::Dense06b => "qwen3-0.6b",
             Self::Hybrid08b => "qwen3.5-0.8b",
+            Self::Bonsai17b => "bonsai-1.7b",
+            Self::Bonsai4b => "bonsai-4b",
+            Self::Bonsai8b => "bonsai-8b",
+            Self::Bonsai27b => "bonsai-27b",
         }
     }
 }
 
 /// Sizes of a random model that differ from its geometry's.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[group(id = "sizes", multiple = true)]
 pub struct SizeArgs {
     /// Layers of a random model
@@ -479,6 +515,9 @@ pub struct BenchArgs {
     /// Runs of which the median counts, after one to warm up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// Compute the products of decode this way instead of the fastest
     #[arg(long, value_enum)]
     pub variant: Option<VariantArg>,
@@ -531,6 +570,13 @@ fn whole_blocks(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(value) if value > 0 && value % 128 == 0 => Ok(value),
         _ => Err("a row is made of blocks of 128".to_owned()),
+    }
+}
+
+fn sha256(text: &str) -> Result<String, String> {
+    match text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("a SHA-256 has 64 hexadecimal digits".to_owned()),
     }
 }
 

@@ -44,6 +44,16 @@ pub enum CliError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A model file is not the expected one.
+    #[error("{} has the SHA-256 {found}, and {expected} is expected", path.display())]
+    WrongSha256 {
+        /// The file.
+        path: PathBuf,
+        /// As it should be.
+        expected: String,
+        /// As it is.
+        found: String,
+    },
     /// Kernels disagree with their references.
     #[error("{failed} of {total} kernel cases failed")]
     KernelsDiffer {
@@ -74,6 +84,7 @@ impl CliError {
         match self {
             Self::Read { .. } | Self::Write { .. } | Self::Stdin(_) | Self::Stdout(_) => "io",
             Self::Json { .. } => "json_invalid",
+            Self::WrongSha256 { .. } => "weights_invalid",
             Self::Engine(error) => error.code(),
             Self::KernelsDiffer { .. } | Self::ModelDiffers(_) | Self::AnswersWrong { .. } => "mismatch",
             Self::Usage(_) => "usage",

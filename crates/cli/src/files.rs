@@ -1,5 +1,6 @@
 //! Reading model files and JSON files.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -7,11 +8,15 @@ use std::path::{Path, PathBuf};
 use pollster::block_on;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
+use signbit_engine::EngineError;
+use signbit_engine::config::ModelConfig;
+use signbit_engine::digest::ModelDigest;
 use signbit_engine::engine::Engine;
 use signbit_engine::loader::Loader;
 use signbit_engine::model::ModelOptions;
 use signbit_gguf::split::{SplitInfo, check_parts, parse_part_name, part_name};
-use signbit_gguf::{Header, Parse};
+use signbit_gguf::{Header, Parse, TensorInfo};
 use signbit_tokenizer::Message;
 
 use crate::error::CliError;
@@ -65,6 +70,46 @@ impl Part {
         }
     }
 
+    /// The file's SHA-256; its tensors among `used` are added to `digest`.
+    fn hash(
+        &mut self,
+        index: usize,
+        used: &HashSet<String>,
+        digest: &mut ModelDigest,
+    ) -> Result<String, CliError> {
+        let data_start = self.header.data_start;
+        let mut tensors: Vec<TensorInfo> =
+            self.header.tensors.iter().filter(|t| used.contains(&t.name)).cloned().collect();
+        tensors.sort_by_key(|tensor| tensor.offset);
+        let mut tensors = tensors.iter().peekable();
+        let (mut sha256, mut at) = (Sha256::new(), 0u64);
+        self.stream(|bytes| {
+            sha256.update(bytes);
+            let piece_end = at + bytes.len() as u64;
+            while let Some(tensor) = tensors.peek() {
+                let start = data_start + tensor.offset;
+                let end = start + tensor.n_bytes;
+                let range = start.clamp(at, piece_end) - at..end.clamp(at, piece_end) - at;
+                digest.update(bytes.get(range.start as usize..range.end as usize).unwrap_or_default());
+                if end > piece_end {
+                    break;
+                }
+                digest.end_tensor(tensor);
+                tensors.next();
+            }
+            at = piece_end;
+            Ok(Flow::More)
+        })?;
+        match tensors.next() {
+            Some(_) => {
+                let needed =
+                    data_start + self.header.tensors.iter().map(|t| t.offset + t.n_bytes).max().unwrap_or(0);
+                Err(EngineError::Truncated { part: index, seen: at, needed }.into())
+            }
+            None => Ok(hex(sha256)),
+        }
+    }
+
     /// Gives the file to `push`, piece by piece.
     fn stream(&mut self, mut push: impl FnMut(&[u8]) -> Result<Flow, CliError>) -> Result<(), CliError> {
         let failed = read_error(&self.path);
@@ -89,6 +134,22 @@ enum Flow {
 /// A model's files, in order, with their headers.
 pub struct ModelFiles {
     parts: Vec<Part>,
+    /// The SHA-256 that each part must have, if any.
+    expected: Vec<String>,
+}
+
+/// What identifies a model: its files and what they hold.
+#[derive(serde::Serialize)]
+pub struct Identity {
+    /// SHA-256 of each file.
+    pub sha256: Vec<String>,
+    /// See [`signbit_engine::digest`].
+    pub digest: String,
+}
+
+/// A hash as lower-case hexadecimal digits.
+fn hex(hasher: Sha256) -> String {
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl ModelFiles {
@@ -96,7 +157,7 @@ impl ModelFiles {
     pub fn open(path: &Path) -> Result<Self, CliError> {
         let first = Part::open(path)?;
         let Some(split) = SplitInfo::from_metadata(&first.header.metadata)? else {
-            return Ok(Self { parts: vec![first] });
+            return Ok(Self::of(vec![first]));
         };
         let name = path.to_string_lossy();
         let (prefix, count) = match parse_part_name(&name) {
@@ -109,7 +170,23 @@ impl ModelFiles {
             }
         };
         let parts = (0..count).map(|index| Part::open(Path::new(&part_name(prefix, index, count))));
-        Ok(Self { parts: parts.collect::<Result<_, _>>()? })
+        Ok(Self::of(parts.collect::<Result<_, _>>()?))
+    }
+
+    fn of(parts: Vec<Part>) -> Self {
+        Self { parts, expected: Vec::new() }
+    }
+
+    /// Makes [`ModelFiles::load`] refuse files with another SHA-256 than these, one for each part; without any
+    /// it takes all.
+    pub fn expecting(self, sha256: &[String]) -> Result<Self, CliError> {
+        let (given, parts) = (sha256.len(), self.parts.len());
+        if given != 0 && given != parts {
+            return Err(CliError::Usage(format!(
+                "--sha256 is given {given} times, and the model has {parts} files"
+            )));
+        }
+        Ok(Self { expected: sha256.to_vec(), ..self })
     }
 
     /// Opens a model, or the built-in one where no path is given.
@@ -119,14 +196,14 @@ impl ModelFiles {
         }
         let file = Box::new(Cursor::new(BUILT_IN));
         let part = Part::read_header(Path::new("the built-in model"), file, BUILT_IN.len() as u64)?;
-        Ok(Self { parts: vec![part] })
+        Ok(Self::of(vec![part]))
     }
 
     /// A model in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, CliError> {
         let n_bytes = bytes.len() as u64;
         let part = Part::read_header(Path::new("a model in memory"), Box::new(Cursor::new(bytes)), n_bytes)?;
-        Ok(Self { parts: vec![part] })
+        Ok(Self::of(vec![part]))
     }
 
     /// Bytes of all files.
@@ -153,10 +230,19 @@ impl ModelFiles {
         Ok(Header { tensors, ..first })
     }
 
-    /// Loads the model, a piece at a time.
+    /// Loads the model, a piece at a time. A file that is not the expected one leaves nothing behind.
     pub fn load(&mut self, engine: &mut Engine, options: ModelOptions) -> Result<(), CliError> {
         engine.unload();
         let mut loader = Loader::new(options);
+        if let Err(error) = self.push(engine, &mut loader) {
+            engine.unload();
+            return Err(error);
+        }
+        block_on(engine.install(loader))?;
+        Ok(())
+    }
+
+    fn push(&mut self, engine: &mut Engine, loader: &mut Loader) -> Result<(), CliError> {
         if self.parts.len() > 1 {
             for (index, part) in self.parts.iter_mut().enumerate() {
                 loader.begin_part(index, Some(part.n_bytes))?;
@@ -167,15 +253,37 @@ impl ModelFiles {
             }
         }
         for (index, part) in self.parts.iter_mut().enumerate() {
+            let expected = self.expected.get(index);
+            let mut sha256 = Sha256::new();
             loader.begin_part(index, Some(part.n_bytes))?;
             part.stream(|bytes| {
+                if expected.is_some() {
+                    sha256.update(bytes);
+                }
                 block_on(loader.push(engine.device_mut(), bytes))?;
                 Ok(Flow::More)
             })?;
             block_on(loader.end_part(engine.device_mut()))?;
+            let Some(expected) = expected else { continue };
+            let found = hex(sha256);
+            if found != *expected {
+                let (path, expected) = (part.path.clone(), expected.clone());
+                return Err(CliError::WrongSha256 { path, expected, found });
+            }
         }
-        block_on(engine.install(loader))?;
         Ok(())
+    }
+
+    /// Reads all files and hashes them.
+    pub fn identity(&mut self) -> Result<Identity, CliError> {
+        let headers = self.headers();
+        let config = ModelConfig::from_parts(&headers)?;
+        let used: HashSet<String> = config.expected_tensors().into_iter().map(|(name, _)| name).collect();
+        let first = headers.first().ok_or(signbit_gguf::GgufError::NoParts)?;
+        let mut digest = ModelDigest::new(&first.metadata)?;
+        let parts = self.parts.iter_mut().enumerate().map(|(i, part)| part.hash(i, &used, &mut digest));
+        let sha256 = parts.collect::<Result<_, _>>()?;
+        Ok(Identity { sha256, digest: digest.finish() })
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use signbit_gguf::{GgufWriter, Header};
 
 fn root() -> PathBuf {
@@ -507,6 +508,65 @@ fn a_split_model_runs_given_any_of_its_parts() {
     assert!(line.contains("one of 2 parts"), "{line}");
     std::fs::write(&parts[1], std::fs::read(&parts[0]).unwrap()).unwrap();
     failure(&["inspect", &parts[0]], "weights_invalid");
+}
+
+fn sha256_of(path: &str) -> String {
+    Sha256::digest(std::fs::read(path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_model_is_known_by_its_digest_and_its_files_by_theirs() {
+    let path = model("tiny-geo");
+    let parts = split_in_two(&path);
+    let whole = stdout_json(&["inspect", &path, "--digest", "--json"]);
+    let split = stdout_json(&["inspect", &parts[1], "--digest", "--json"]);
+    assert_eq!(whole["sha256"], json!([sha256_of(&path)]));
+    assert_eq!(split["sha256"], json!([sha256_of(&parts[0]), sha256_of(&parts[1])]));
+    assert_eq!(split["digest"], whole["digest"]);
+    let digest = whole["digest"].as_str().unwrap();
+    assert_eq!(digest.len(), 64);
+    let text = stdout(&["inspect", &path, "--digest"]);
+    assert!(text.contains(digest) && text.contains(&sha256_of(&path)), "{text}");
+    assert!(stdout_json(&["inspect", &path, "--json"])["digest"].is_null());
+
+    // The last byte of the file's last tensor.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = Header::parse_file(&bytes).unwrap();
+    let last = header.tensors.iter().map(|t| header.data_start + t.offset + t.n_bytes).max().unwrap();
+    bytes[last as usize - 1] ^= 1;
+    let changed = stdout_json(&["inspect", &bytes_file(&bytes), "--digest", "--json"]);
+    assert_ne!(changed["digest"], whole["digest"]);
+}
+
+#[test]
+fn a_file_with_another_sha256_does_not_run() {
+    let path = model("tiny-geo");
+    let ids = json_file(&json!([1, 2, 3]));
+    let out = fresh_path(".bin");
+    let right = sha256_of(&path).to_uppercase();
+    let wrong = right.replace(['0', '1'], "2");
+    let generate = ["generate", &path, "--ids", &ids, "--backend", "cpu", "--max-tokens", "1"];
+    assert_eq!(stdout(&[&generate[..], &["--sha256", &right]].concat()), stdout(&generate));
+    let logits = ["logits", &path, "--ids", &ids, "--backend", "cpu", "--out", &out];
+    let bench = ["bench", &path, "--backend", "cpu"];
+    for args in [&generate[..], &logits, &bench, &["chat", &path, "--backend", "cpu"]] {
+        let output = signbit(&[args, &["--sha256", &wrong]].concat());
+        assert!(output.stdout.is_empty(), "{args:?}");
+        let line = check_failure(args, &output, "weights_invalid");
+        assert!(line.contains(&wrong.to_lowercase()) && line.contains(&right.to_lowercase()), "{line}");
+    }
+    assert!(!Path::new(&out).exists());
+    failure(&[&generate[..], &["--sha256", &right, "--sha256", &right]].concat(), "usage");
+    failure(&[&generate[..], &["--sha256", &right[1..]]].concat(), "usage");
+
+    let parts = split_in_two(&path);
+    let [first, second] = parts.each_ref().map(|part| sha256_of(part));
+    let split = ["generate", &parts[0], "--ids", &ids, "--backend", "cpu", "--max-tokens", "1"];
+    let with =
+        |first: &str, second: &str| signbit(&[&split[..], &["--sha256", first, "--sha256", second]].concat());
+    assert!(with(&first, &second).status.success());
+    check_failure(&split, &with(&first, &first), "weights_invalid");
+    check_failure(&split, &with(&second, &second), "weights_invalid");
 }
 
 #[test]

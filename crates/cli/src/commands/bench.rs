@@ -15,7 +15,7 @@ use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::files::ModelFiles;
 use crate::output::{bytes, facts, print, print_json, print_line, table};
-use crate::random_model::random_model;
+use crate::random_model::RandomModel;
 
 /// Tokens that decoding starts after, and whose first reply token is waited for.
 const PROMPT_TOKENS: u32 = 16;
@@ -80,10 +80,11 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         kv_cache: args.kv_cache.into(),
         ..ModelOptions::default()
     };
-    let mut files = match args.random {
-        Some(geometry) => ModelFiles::from_bytes(random_model(geometry, &args.sizes))?,
+    let files = match args.random {
+        Some(geometry) => ModelFiles::from_bytes(RandomModel::new(geometry, &args.sizes).to_bytes())?,
         None => ModelFiles::open_or_built_in(args.model.as_deref())?,
     };
+    let mut files = files.expecting(&args.check.sha256)?;
     if let Some(variant) = args.variant {
         engine.choose_variants(Choose::Fixed(variant.into()));
     }

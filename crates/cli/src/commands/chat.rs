@@ -17,7 +17,7 @@ use crate::output::{print, print_line};
 
 /// Talks until the input ends or `/exit`.
 pub fn run(args: &ChatArgs) -> Result<(), CliError> {
-    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
+    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?.expecting(&args.check.sha256)?;
     let mut engine = Engine::new(open_device(args.sampling.backend)?);
     let options = ModelOptions {
         context_length: args.sampling.context,

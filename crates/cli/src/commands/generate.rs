@@ -80,7 +80,7 @@ pub fn run(args: GenerateArgs) -> Result<(), CliError> {
         top_logprobs: args.logprobs,
         ..request(&args.sampling)
     };
-    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
+    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?.expecting(&args.check.sha256)?;
     let mut engine = Engine::new(open_device(args.sampling.backend)?);
     let options = ModelOptions {
         context_length: args.sampling.context,

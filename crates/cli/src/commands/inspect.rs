@@ -1,4 +1,4 @@
-//! `inspect`: what a model is and what it takes to run it. Weights are not read, and nothing is allocated.
+//! `inspect`: what a model is and what it takes to run it. Weights are read for digests alone, and nothing is allocated.
 
 use serde_json::{Value, json};
 use signbit_engine::EngineError;
@@ -13,12 +13,12 @@ use signbit_tokenizer::{PreTokenizer, Tokenizer};
 use super::{device_line, memory, open_device};
 use crate::args::{Backend, InspectArgs, PlanKind};
 use crate::error::CliError;
-use crate::files::ModelFiles;
+use crate::files::{Identity, ModelFiles};
 use crate::output::{bytes, count, facts, print, print_json, table};
 
 /// Describes a model.
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
-    let files = ModelFiles::open(&args.model)?;
+    let mut files = ModelFiles::open(&args.model)?;
     let headers = files.headers();
     let default = if args.plan.is_some() { Backend::Gpu } else { Backend::Cpu };
     let device = planned_device(args, args.backend.unwrap_or(default))?;
@@ -34,17 +34,27 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     }
     let loaded = planned.map_err(EngineError::from)?;
     let header = files.header()?;
+    let identity = args.digest.then(|| files.identity()).transpose()?;
     let model = &loaded.model;
     let summary = Summary { files: &files, header: &header, loaded: &loaded };
     if args.json {
         let mut value = summary.json()?;
+        if let (Some(Identity { sha256, digest }), Some(fields)) = (&identity, value.as_object_mut()) {
+            fields.insert("sha256".to_owned(), json!(sha256));
+            fields.insert("digest".to_owned(), json!(digest));
+        }
         if let (Some(kind), Some(fields)) = (args.plan, value.as_object_mut()) {
             fields.insert("device".to_owned(), json!(device));
             fields.insert("plan".to_owned(), plan_json(model, kind));
         }
         return print_json(&value);
     }
-    print(&facts(&summary.facts()?))?;
+    let mut rows = summary.facts()?;
+    if let Some(Identity { sha256, digest }) = identity {
+        rows.extend(sha256.into_iter().map(|hash| ("SHA-256", hash)));
+        rows.push(("digest", digest));
+    }
+    print(&facts(&rows))?;
     if let Some(kind) = args.plan {
         print(&format!("\n{}\n\n{}", device_line(&device), plan_text(model, kind)))?;
     }

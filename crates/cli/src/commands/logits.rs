@@ -20,7 +20,7 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
     if ids.is_empty() {
         return Err(EngineError::InvalidRequest { reason: "there are no tokens to read".to_owned() }.into());
     }
-    let mut files = ModelFiles::open(&args.model)?;
+    let mut files = ModelFiles::open(&args.model)?.expecting(&args.check.sha256)?;
     let mut engine = Engine::new(open_device(args.backend)?);
     let context_length = u32::try_from(ids.len()).unwrap_or(u32::MAX);
     files.load(&mut engine, ModelOptions { context_length, ..ModelOptions::default() })?;
