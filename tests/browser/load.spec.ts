@@ -197,13 +197,18 @@ for (const storage of KINDS) {
   test(`a segment of ${storage} that is damaged is fetched again, and nothing else @page`, async ({ persistentContext, request }) => {
     const source = new Served(request);
     const page = await openPage(await persistentContext());
-    await load(page, source.url, { storage });
+    const engine = await page.evaluateHandle(
+      ({ storage, segmentBytes }) => harness.openEngine("cpu", { storage, segmentBytes }),
+      { storage, segmentBytes: SEGMENT_BYTES },
+    );
+    const again = () => engine.evaluate(async (open, url) => (await open.load(url)).files[0], source.url);
+    await again();
     const below = random(SEED);
     const keys = await page.evaluate((kind) => harness.storage.listRaw(kind), storage);
     expect(keys.length).toBe(SEGMENTS);
     for (const [index, key] of keys.entries()) {
       await source.forget();
-      const damage = (["flip", "cut", "remove"] as const)[index < SEGMENTS - 2 ? 0 : index - SEGMENTS + 3] ?? "flip";
+      const damage = ["remove", "cut"][index] ?? "flip";
       const at = below(SEGMENT_BYTES);
       await page.evaluate(
         async ({ kind, key, damage, at }) => {
@@ -221,14 +226,13 @@ for (const storage of KINDS) {
         { kind: storage, key, damage, at },
       );
       const what = `${damage} at ${at} of segment ${key}`;
-      expect(await load(page, source.url, { storage }), what).toMatchObject({ error: null, file: { sha256: SHA256, store: storage } });
+      expect(await again(), what).toMatchObject({ sha256: SHA256, store: storage });
       const parts = (await source.log()).filter(({ range }) => range !== "bytes=0-0");
       expect(parts.length, what).toBe(1);
       expect(parts[0]?.sent, what).toBeLessThanOrEqual(SEGMENT_BYTES);
     }
     await source.forget();
-    const whole = await load(page, source.url, { storage, asks: true });
-    expect(whole).toMatchObject({ answer: ANSWER, models: [{ is_complete: true }] });
+    expect(await load(page, source.url, { storage, asks: true })).toMatchObject({ answer: ANSWER, models: [{ is_complete: true }] });
     expect(await source.sent()).toBe(1);
   });
 }
