@@ -359,6 +359,25 @@ for (const storage of KINDS) {
   });
 }
 
+test("a segment that cannot be kept again costs no other @page", async ({ persistentContext, request }) => {
+  const source = new Served(request);
+  const page = await openPage(await persistentContext());
+  await load(page, source.url, { storage: "opfs" });
+  await page.evaluate(async () => harness.storage.removeRaw("opfs", (await harness.storage.listRaw("opfs"))[5]!));
+  const devtools = await page.context().newCDPSession(page);
+  const origin = new URL(page.url()).origin;
+  await devtools.send("Storage.overrideQuotaForOrigin", { origin, quotaSize: 1000 });
+  await source.forget();
+  const model = await load(page, source.url, { storage: "opfs", asks: true });
+  expect(model).toMatchObject({ answer: ANSWER, file: { sha256: SHA256, store: null }, models: [{ is_complete: false }] });
+  expect(model.notices.map(({ code }) => code)).toEqual(["storage_full"]);
+  expect(await source.sent()).toBeLessThanOrEqual(1 + SEGMENT_BYTES);
+  await devtools.send("Storage.overrideQuotaForOrigin", { origin });
+  await source.forget();
+  expect(await load(page, source.url)).toMatchObject({ file: { store: "opfs" }, models: [{ is_complete: true }] });
+  expect(await source.sent()).toBeLessThanOrEqual(1 + SEGMENT_BYTES);
+});
+
 test("without storage a model runs from memory @page", async ({ page, request }) => {
   const source = new Served(request);
   await openHarness(page);

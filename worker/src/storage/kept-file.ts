@@ -1,11 +1,19 @@
 /** What is kept of one file on this machine: its manifest, and its segments in one of the stores. */
 
-import type { StorageTimes } from "../types.js";
+import type { StorageTimes, StoreKind } from "../types.js";
 import type { Stores } from "./choose-store.js";
 import { sha256 as sha256Of } from "./hashes.js";
 import { SourceChanged } from "./http-file.js";
 import { deleteFile } from "./library.js";
-import { readManifest, updateManifest, type FileIdentity, type FileManifest, type SegmentRecord } from "./manifests.js";
+import {
+  fileBytes,
+  readManifest,
+  storedBytes,
+  updateManifest,
+  type FileIdentity,
+  type FileManifest,
+  type SegmentRecord,
+} from "./manifests.js";
 import { whileWriting } from "./segment-lock.js";
 import { StoreError } from "./segment-store.js";
 import type { WasmHashes } from "./wasm-hashes.js";
@@ -58,6 +66,12 @@ export class KeptFile {
 
   get manifest(): FileManifest | undefined {
     return this.#manifest;
+  }
+
+  /** The store that has all of the file. */
+  get store(): StoreKind | null {
+    const isWhole = this.#manifest !== undefined && storedBytes(this.#manifest) === fileBytes(this.#manifest);
+    return isWhole ? (this.#manifest?.store ?? null) : null;
   }
 
   get isGivenUp(): boolean {
@@ -142,7 +156,9 @@ export class KeptFile {
     this.#index += 1;
     this.#filled = 0;
     await this.#writing;
-    this.#writing = this.#attempt(() => this.#write(index, segment, identity)).finally(() => this.giveBack(segment.buffer));
+    this.#writing = this.#attempt(() => this.#write(index, segment, identity))
+      .then(() => this.#dropUnfinished())
+      .finally(() => this.giveBack(segment.buffer));
     // Whoever waits for it hears of a failure; nobody may wait before it happens.
     this.#writing.catch(() => undefined);
   }
@@ -198,7 +214,7 @@ export class KeptFile {
     });
   }
 
-  /** Does without the storage once it has refused; a file that cannot be kept whole is not kept at all. */
+  /** Does without the storage once it has refused. */
   async #attempt(work: () => Promise<void>): Promise<void> {
     if (this.#isGivenUp) {
       return;
@@ -210,8 +226,13 @@ export class KeptFile {
         throw error;
       }
       this.#isGivenUp = true;
-      this.#segment = undefined;
       this.#tools.onStoreError(error);
+    }
+  }
+
+  /** A download that cannot be kept whole leaves nothing. A copy that was whole stays, whatever one of its segments lacks. */
+  async #dropUnfinished(): Promise<void> {
+    if (this.#isGivenUp && this.#manifest?.sha256 === null) {
       this.#manifest = undefined;
       await deleteFile(this.#place.id, this.#tools.stores).catch(() => undefined);
     }

@@ -69,8 +69,7 @@ export class ModelFileReader {
   }
 
   describe(): ModelFile {
-    const { manifest } = this.#kept;
-    return { name: this.#file.name, bytes: this.bytes ?? 0, sha256: this.sha256 ?? "", store: manifest?.store ?? null };
+    return { name: this.#file.name, bytes: this.bytes ?? 0, sha256: this.sha256 ?? "", store: this.#kept.store };
   }
 
   /** Forgets what is kept of the file; it is read anew from its origin. */
@@ -88,8 +87,9 @@ export class ModelFileReader {
 
   /** All bytes of the file, in order, and word of another tab while that downloads it. */
   async *read(signal: AbortSignal): AsyncGenerator<PartEvent, void, void> {
-    // A file that was read once before is known by the digests of its segments.
-    const hash = this.sha256 === undefined ? this.#tools.hashes.sha256() : undefined;
+    // A copy that is whole is known by the digests of its segments; what replaces one has to have the same.
+    const known = this.sha256;
+    const hash = known === undefined || this.#kept.store === null ? this.#tools.hashes.sha256() : undefined;
     this.#end = undefined;
     let offset = 0;
     while (this.#end === undefined) {
@@ -106,7 +106,11 @@ export class ModelFileReader {
         this.#end = offset;
       }
     }
-    await this.#conclude(hash?.finish() ?? this.sha256 ?? "");
+    const sha256 = hash?.finish() ?? known ?? "";
+    if (known !== undefined && known !== sha256) {
+      throw new SourceChanged(this.#known());
+    }
+    await this.#conclude(sha256);
   }
 
   /** Whether what is kept is the file that is asked for and that its origin has now. */
@@ -182,7 +186,7 @@ export class ModelFileReader {
         times.fetch_ms += performance.now() - askedAt;
         times.bytes_fetched += bytes.length;
         this.#hash(hash, bytes);
-        await this.#kept.take(bytes, this.#identity(origin));
+        await this.#kept.take(bytes, this.#known());
         offset += bytes.length;
         // Nobody shares this memory with other threads.
         yield { type: "piece", bytes: bytes as Uint8Array<ArrayBuffer>, file_bytes: this.bytes, is_local: this.#file.isLocal };
@@ -195,7 +199,7 @@ export class ModelFileReader {
     if (end === undefined) {
       this.#end = offset;
     }
-    await this.#kept.flush(this.#identity(origin));
+    await this.#kept.flush(this.#known());
     return offset;
   }
 
@@ -205,8 +209,10 @@ export class ModelFileReader {
     this.#tools.times.sha256_ms += performance.now() - start;
   }
 
-  #identity(origin: Origin): FileIdentity {
-    return origin.identity ?? { url: this.#file.id, bytes: null, etag: null, last_modified: null };
+  /** What is known of the file. */
+  #known(): FileIdentity {
+    const nothing = { url: this.#file.id, bytes: null, etag: null, last_modified: null };
+    return this.#origin?.identity ?? this.#kept.manifest?.identity ?? nothing;
   }
 
   /** All bytes are there: compares their digest with the one that was promised. */
@@ -217,9 +223,7 @@ export class ModelFileReader {
       throw new EngineError("digest_mismatch", { detail: `${this.#file.name} has the SHA-256 ${sha256}, not ${promised}` });
     }
     this.#sha256 = sha256;
-    const known = this.#kept.manifest?.identity ?? this.#origin?.identity;
-    const identity = known ?? { url: this.#file.id, bytes: null, etag: null, last_modified: null };
-    await this.#kept.complete({ ...identity, bytes: this.bytes }, sha256);
+    await this.#kept.complete({ ...this.#known(), bytes: this.bytes }, sha256);
   }
 }
 
