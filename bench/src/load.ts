@@ -24,10 +24,11 @@ export interface LoadBenchmark {
 
 /** Downloads the model, then loads it `runs` times from where it is kept. */
 export async function measureLoad(backend: "webgpu" | "cpu", url: string, runs: number): Promise<LoadBenchmark> {
-  const { models } = await createEngine({ backend: "cpu" });
-  for (const { id } of await models.list()) {
-    await models.delete(id);
+  const engine = await createEngine({ backend: "cpu" });
+  for (const { id } of await engine.models.list()) {
+    await engine.models.delete(id);
   }
+  engine.terminate();
   const [cold, model] = await timeLoad({ backend }, url);
   const warm: LoadReport[] = [];
   const raw: RawRead[] = [];

@@ -10,13 +10,14 @@ const SEGMENT_BYTES = 64 * 1024;
 const ENDLESS = { ids: [1, 2, 3], max_tokens: 100_000, temperature: 0, ignore_stop: true };
 const SHORT = { ids: [1, 2, 3], max_tokens: 24, temperature: 0, ignore_stop: true };
 
-test("without recovery every request rejects when the device is lost, and the next one has another @webgpu", async ({ page, request }) => {
+test("without recovery every request rejects when the device is lost, and the next one has another @webgpu", async ({ page }) => {
   await openHarness(page);
   const id = randomUUID();
   const outcomes = await page.evaluate(
     async ({ model, stalled, endless, short }) => {
       const lose = new BroadcastChannel("lose-gpu");
       const events: string[] = [];
+      const delays: number[] = [];
       const engine = await harness.openEngine("webgpu", {
         recover: false,
         // Nothing comes, and nobody gives up: only the loss can end a load.
@@ -29,7 +30,7 @@ test("without recovery every request rejects when the device is lost, and the ne
           () => "done",
           (error: { code: string; detail: string }) => `${error.code}${error.detail === "" ? "" : " with a reason"}`,
         );
-        console.log(`rejected ${(performance.now() - start).toFixed(0)} ms after the loss`);
+        delays.push(performance.now() - start);
         return code;
       };
       const outcomes: Record<string, string> = {};
@@ -78,7 +79,7 @@ test("without recovery every request rejects when the device is lost, and the ne
         ids.push(...step.ids);
       }
       outcomes["after a loss in between"] = `${ids.length} tokens`;
-      return { outcomes, events };
+      return { outcomes, events, delays };
     },
     { model: `/${MODEL}`, stalled: `/faults/${id}/${MODEL}?stall=400000`, endless: ENDLESS, short: SHORT },
   );
@@ -90,7 +91,8 @@ test("without recovery every request rejects when the device is lost, and the ne
     "after a loss in between": "24 tokens",
   });
   expect(outcomes.events).toEqual(["device_lost", "device_lost", "device_lost", "device_lost"]);
-  void request;
+  // What a caller is promised; it takes a few milliseconds.
+  expect(Math.max(...outcomes.delays)).toBeLessThan(1000);
 });
 
 test("a load whose device is lost goes on with another, and fetches nothing twice @webgpu", async ({ page, request }) => {

@@ -139,7 +139,8 @@ function runFakeWorker(script: Script, digest: string): void {
       activations: null,
       fallback_reason: null,
       features: [],
-      limits: memory_budget_bytes === undefined ? {} : { memory_budget_bytes },
+      // As on the processor: a model may take so much of a wasm module's memory.
+      limits: { memory_budget_bytes: memory_budget_bytes ?? 3 * 2 ** 30 },
     }),
     load: (call) => {
       if (script.holdsLoads === true && call.params.keep !== false) {

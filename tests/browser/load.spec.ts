@@ -206,9 +206,9 @@ for (const storage of KINDS) {
     const below = random(SEED);
     const keys = await page.evaluate((kind) => harness.storage.listRaw(kind), storage);
     expect(keys.length).toBe(SEGMENTS);
-    for (const [index, key] of keys.entries()) {
+    const flips = keys.map((key) => ({ key, damage: "flip" }));
+    for (const { key, damage } of [...flips, { key: keys[0]!, damage: "cut" }, { key: keys[1]!, damage: "remove" }]) {
       await source.forget();
-      const damage = ["remove", "cut"][index] ?? "flip";
       const at = below(SEGMENT_BYTES);
       await page.evaluate(
         async ({ kind, key, damage, at }) => {
@@ -363,7 +363,11 @@ test("a segment that cannot be kept again costs no other @page", async ({ persis
   const source = new Served(request);
   const page = await openPage(await persistentContext());
   await load(page, source.url, { storage: "opfs" });
-  await page.evaluate(async () => harness.storage.removeRaw("opfs", (await harness.storage.listRaw("opfs"))[5]!));
+  await page.evaluate(async () => {
+    for (const key of (await harness.storage.listRaw("opfs")).slice(5, 7)) {
+      await harness.storage.removeRaw("opfs", key);
+    }
+  });
   const devtools = await page.context().newCDPSession(page);
   const origin = new URL(page.url()).origin;
   await devtools.send("Storage.overrideQuotaForOrigin", { origin, quotaSize: 1000 });
@@ -371,11 +375,65 @@ test("a segment that cannot be kept again costs no other @page", async ({ persis
   const model = await load(page, source.url, { storage: "opfs", asks: true });
   expect(model).toMatchObject({ answer: ANSWER, file: { sha256: SHA256, store: null }, models: [{ is_complete: false }] });
   expect(model.notices.map(({ code }) => code)).toEqual(["storage_full"]);
-  expect(await source.sent()).toBeLessThanOrEqual(1 + SEGMENT_BYTES);
+  expect(await source.sent()).toBeLessThanOrEqual(1 + 2 * SEGMENT_BYTES);
   await devtools.send("Storage.overrideQuotaForOrigin", { origin });
   await source.forget();
   expect(await load(page, source.url)).toMatchObject({ file: { store: "opfs" }, models: [{ is_complete: true }] });
-  expect(await source.sent()).toBeLessThanOrEqual(1 + SEGMENT_BYTES);
+  expect(await source.sent()).toBeLessThanOrEqual(1 + 2 * SEGMENT_BYTES);
+});
+
+test("a login page in the middle costs nothing of what has come @page", async ({ persistentContext, request }) => {
+  const source = new Served(request, "drop=900000&drops=1&html=1");
+  const page = await openPage(await persistentContext());
+  const ended = await load(page, source.url);
+  expect(ended).toMatchObject({ error: "weights_invalid", models: [{ is_complete: false }] });
+  expect(ended.models[0]?.bytes).toBeGreaterThanOrEqual(3 * SEGMENT_BYTES);
+});
+
+test("a segment that is fetched again and is another than before is not run @page", async ({ persistentContext, request }) => {
+  const page = await openPage(await persistentContext());
+  // Nothing but the bytes tells this file from the next.
+  const source = new Served(request, "etag=none&modified=none");
+  await load(page, source.url, { storage: "opfs" });
+  const id = (await page.evaluate(() => harness.openEngine("cpu").then((engine) => engine.models.list())))[0]!.id;
+  // As if another model of the same size stood at the address now: the manifest has the digest of what was there before.
+  await page.evaluate(async () => {
+    const [key] = await harness.storage.listRaw("opfs");
+    await harness.storage.removeRaw("opfs", key!);
+    const manifests = await harness.storage.open().allManifests();
+    const manifest = manifests[0]!;
+    const segments = manifest.segments.map((segment) => (segment?.sha256 === key ? { ...segment, sha256: "0".repeat(64) } : segment));
+    await harness.storage.putRecord("files", manifest.id, { ...manifest, segments });
+  });
+  const model = await load(page, source.url, { storage: "opfs", asks: true });
+  expect(model).toMatchObject({ answer: ANSWER, file: { sha256: SHA256, store: "opfs" }, models: [{ id, is_complete: true }] });
+  // Since what came was not what had been there, all of the file was read anew.
+  expect(await source.sent()).toBeGreaterThan(2 * BYTES.length);
+});
+
+test("a file of one segment is downloaded once by two tabs @page", async ({ persistentContext, request }) => {
+  const source = new Served(request, "rate=2000");
+  const context = await persistentContext();
+  const pages = [await openPage(context), await openPage(context)];
+  const models = await Promise.all(pages.map((page) => load(page, source.url, { segmentBytes: 16 * 1024 * 1024 })));
+  expect(models.map(({ file }) => file?.sha256)).toEqual([SHA256, SHA256]);
+  const probes = (await source.log()).filter(({ range }) => range === "bytes=0-0").length;
+  expect(await source.sent()).toBe(BYTES.length + probes);
+});
+
+test("a model that is deleted while it comes is not kept @page", async ({ persistentContext, request }) => {
+  const source = new Served(request, "rate=400");
+  const context = await persistentContext();
+  const [first, second] = [await openPage(context), await openPage(context)];
+  const loading = load(first, source.url, { asks: true });
+  await expect.poll(() => source.sent()).toBeGreaterThan(6 * SEGMENT_BYTES);
+  await second.evaluate(async () => {
+    const { models } = await harness.openEngine("cpu");
+    for (const { id } of await models.list()) {
+      await models.delete(id);
+    }
+  });
+  expect(await loading).toMatchObject({ answer: ANSWER, file: { sha256: SHA256, store: null }, models: [] });
 });
 
 test("without storage a model runs from memory @page", async ({ page, request }) => {

@@ -52,8 +52,6 @@ export interface Fit {
 const LEAST_CONTEXT = 2048;
 /** More than intermediate results, logits, the rotation table and buffers for transfers take in any of these models. */
 const SCRATCH_BYTES = 64 * 2 ** 20;
-/** The address space of the wasm module, less what tokenizer, stack and gaps between buffers may take. */
-const PROCESSOR_BYTES = 3.5 * 2 ** 30;
 /** What browsers that tell less precisely say of every machine with more, in GiB. */
 const DEVICE_MEMORY_CAP = 8;
 
@@ -68,8 +66,8 @@ export function memoryBudget(deviceMemory: number | undefined): number | undefin
 
 /**
  * Whether an opened device has the memory for a model: weights, states and the 4-bit cache for 2048 tokens
- * against what `createEngine` was given as `memoryBudgetBytes` and, on the processor, against the address
- * space of the wasm module. How large a single buffer may be does not matter: matrices are split where
+ * against the device's own budget: what `createEngine` was given as `memoryBudgetBytes`, and on the processor
+ * no more than the wasm module can address. How large a single buffer may be does not matter: matrices are split where
  * they must be, and 128 MiB, which every device has, hold all the rest. WebGPU does not tell how much
  * memory a graphics device has, so without a budget the model is tried.
  */
@@ -77,14 +75,13 @@ export function fits(entry: CatalogueEntry, { backend, limits }: Pick<DeviceInfo
   const { weight_bytes, state_bytes, kv_bytes_per_token } = entry;
   const needed = weight_bytes + state_bytes + kv_bytes_per_token * LEAST_CONTEXT + SCRATCH_BYTES;
   // Null where there is none.
-  const given = limits["memory_budget_bytes"] ?? Infinity;
-  const budget = Math.min(given, backend === "cpu" ? PROCESSOR_BYTES : Infinity);
+  const budget = limits["memory_budget_bytes"] ?? Infinity;
   const isTooLarge = needed > budget;
   const needs = `It needs ${gigabytes(needed)} of memory`;
   const reason =
-    budget === given
-      ? `${needs}, and may take ${gigabytes(budget)} on this device.`
-      : `${needs}, and the processor can use ${gigabytes(budget)} in a browser. A graphics device may have more.`;
+    backend === "cpu"
+      ? `${needs}, and the processor may use ${gigabytes(budget)} in this browser. A graphics device may have more.`
+      : `${needs}, and may take ${gigabytes(budget)} on this device.`;
   return {
     fits: !isTooLarge,
     needed_bytes: needed,

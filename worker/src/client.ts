@@ -314,8 +314,10 @@ export class Engine {
 
   /** Sends a request that needs neither the model nor the device, at once. */
   async #ask<M extends Method>(method: M, params: Params<M>, signal?: AbortSignal): Promise<Result<M>> {
-    const connection = await abortable(this.#connect(), signal);
-    return connection.call(method, params, { signal });
+    return this.#persist(async () => {
+      const connection = await abortable(this.#connect(), signal);
+      return connection.call(method, params, { signal });
+    });
   }
 
   /** Asks the browser, once, not to clear what is kept by itself. Only pages may ask. */
@@ -326,7 +328,10 @@ export class Engine {
     }
     this.#hasAskedToPersist = true;
     // A refusal changes nothing.
-    void storage.persist().catch(() => false);
+    void storage
+      .persisted()
+      .then((isPersisted) => isPersisted || storage.persist())
+      .catch(() => false);
   }
 
   /** Starts a generation whose steps, mapped, come out of the stream; undefined ones are left out. */
@@ -494,9 +499,11 @@ export class Engine {
   async #load(params: Params<"load">, listeners: CallListeners): Promise<ModelInfo> {
     const connection = await abortable(this.#connect(), listeners.signal);
     const onProgress = (progress: Progress): void => {
-      // The first report means that the old model has made room.
-      this.#model = undefined;
-      this.#lastLoad = undefined;
+      // The first report means that the old model has made room, unless another tab is waited for.
+      if (progress.stage !== "download" || !progress.is_waiting) {
+        this.#model = undefined;
+        this.#lastLoad = undefined;
+      }
       listeners.onProgress?.(progress);
       this.#emit({ type: "progress", progress });
     };

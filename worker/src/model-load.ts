@@ -31,6 +31,7 @@ export class ModelLoad {
   #bytesBefore = 0;
   #bytesSeen = 0;
   #bytesLocal = 0;
+  #hasSourceFailed = false;
   /** The most bytes that were reported: what another tab has downloaded is read here later. */
   #reported = 0;
   #reportedAt = Number.NEGATIVE_INFINITY;
@@ -47,6 +48,11 @@ export class ModelLoad {
     this.#sizes = [...sizes];
     this.#signal = signal;
     this.#onProgress = onProgress;
+  }
+
+  /** Whether the bytes did not come: then nothing is known of what they are. */
+  get hasSourceFailed(): boolean {
+    return this.#hasSourceFailed;
   }
 
   /** Opens a file and waits for its first bytes. */
@@ -130,13 +136,27 @@ export class ModelLoad {
   }
 
   async *#pieces(part: number): AsyncGenerator<Piece, void, void> {
-    for await (const event of this.#storage.read(part, this.#signal)) {
-      this.#sizes[part] = event.file_bytes;
-      if (event.type === "waiting") {
-        this.#tell(part, this.#bytesBefore + event.bytes_seen, true);
-      } else {
-        yield event;
+    const events = this.#storage.read(part, this.#signal);
+    try {
+      for (let event = await this.#next(events); event !== undefined; event = await this.#next(events)) {
+        this.#sizes[part] = event.file_bytes;
+        if (event.type === "waiting") {
+          this.#tell(part, this.#bytesBefore + event.bytes_seen, true);
+        } else {
+          yield event;
+        }
       }
+    } finally {
+      await events.return();
+    }
+  }
+
+  async #next(events: AsyncGenerator<PartEvent, void, void>): Promise<PartEvent | undefined> {
+    try {
+      return (await events.next()).value ?? undefined;
+    } catch (error) {
+      this.#hasSourceFailed = true;
+      throw error;
     }
   }
 

@@ -31,13 +31,12 @@ interface Job {
 const VISIBLE_BUDGET_MS = 16;
 const HIDDEN_BUDGET_MS = 100;
 
-/** After these no other attempt with the same bytes can do better, so they are not kept. */
+/** After these of the engine no other attempt with the same bytes can do better, so they are not kept. */
 const SAYS_THE_FILE_IS_USELESS: ReadonlySet<ErrorCode> = new Set([
   "weights_invalid",
   "model_unsupported",
   "tokenizer_invalid",
   "template_invalid",
-  "digest_mismatch",
 ]);
 
 const scope = globalThis as unknown as WorkerScope;
@@ -288,11 +287,11 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
     return { ...info, ...kept };
   } catch (error) {
     const { fatal, code } = serializeError(error);
-    if (!fatal) {
+    if (!fatal || error instanceof FileChanged) {
       engine.unload();
     }
-    if (SAYS_THE_FILE_IS_USELESS.has(code)) {
-      await storage.call("discard", null);
+    if (!loading.hasSourceFailed && SAYS_THE_FILE_IS_USELESS.has(code)) {
+      await storage.call("discard", null).catch(() => undefined);
     }
     throw error;
   }

@@ -19,7 +19,7 @@ export class BlobFile implements Origin {
   constructor(name: string, blob: Blob, known?: FileIdentity) {
     this.#name = name;
     this.#blob = blob;
-    const last_modified = blob instanceof File ? new Date(blob.lastModified).toUTCString() : null;
+    const last_modified = blob instanceof File ? new Date(blob.lastModified).toISOString() : null;
     this.identity = { url: name, bytes: blob.size, etag: null, last_modified };
     this.#known = known ?? this.identity;
   }

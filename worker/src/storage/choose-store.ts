@@ -15,7 +15,8 @@ export interface Stores {
   get(kind: StoreKind): SegmentStore | undefined;
   /**
    * The store to write to: the fastest of those preferred that give back what they were given, or undefined if
-   * there is none. Measured when it is first asked for, which takes the lock of writers.
+   * there is none. Measured when it is first asked for, which takes the lock of writers. Rejects as the last of them
+   * did where all refuse.
    */
   best(): Promise<SegmentStore | undefined>;
 }
@@ -36,7 +37,10 @@ export async function openStores(preference: StorePreference): Promise<Stores> {
     get: (kind) => stores.find((store) => store.kind === kind),
     best: async () => {
       choice ??= fastest(preferred);
-      const store = await choice;
+      const store = await choice.catch((error: unknown) => {
+        choice = undefined;
+        throw error;
+      });
       if (store === undefined) {
         // There may be room the next time.
         choice = undefined;
@@ -48,16 +52,24 @@ export async function openStores(preference: StorePreference): Promise<Stores> {
 
 async function fastest(stores: readonly SegmentStore[]): Promise<SegmentStore | undefined> {
   let best: { readonly store: SegmentStore; readonly ms: number } | undefined;
+  let refusal: unknown;
   for (const store of stores) {
-    const ms = await whileWriting(() => measure(store));
-    if (ms < (best?.ms ?? Number.POSITIVE_INFINITY)) {
-      best = { store, ms };
+    try {
+      const ms = await whileWriting(() => measure(store));
+      if (ms < (best?.ms ?? Number.POSITIVE_INFINITY)) {
+        best = { store, ms };
+      }
+    } catch (error) {
+      refusal = error;
     }
+  }
+  if (best === undefined && refusal !== undefined) {
+    throw refusal;
   }
   return best?.store;
 }
 
-/** Milliseconds to write a segment and read it; infinitely many where that does not work. */
+/** Milliseconds to write a segment and read it; infinitely many where another comes back. */
 async function measure(store: SegmentStore): Promise<number> {
   const key = `probe-${uniqueId()}`;
   const bytes = randomBytes();
@@ -68,8 +80,6 @@ async function measure(store: SegmentStore): Promise<number> {
     const isThere = await store.read(key, back);
     const ms = performance.now() - start;
     return isThere && bytes.every((byte, index) => byte === back[index]) ? ms : Number.POSITIVE_INFINITY;
-  } catch {
-    return Number.POSITIVE_INFINITY;
   } finally {
     await store.delete(key).catch(() => undefined);
   }

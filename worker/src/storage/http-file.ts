@@ -111,7 +111,7 @@ export class HttpFile {
     return this.#identity;
   }
 
-  /** Asks for the file's identity without reading the file. Rejects as `read` does. */
+  /** Asks once for the file's identity without reading the file. Rejects as `read` does. */
   async probe(signal: AbortSignal): Promise<FileIdentity> {
     let identity = await this.#ask(0, 1, signal);
     if (identity.bytes === null && this.#usesRanges) {
@@ -146,7 +146,7 @@ export class HttpFile {
   }
 
   async #ask(start: number, end: number | undefined, signal: AbortSignal): Promise<FileIdentity> {
-    const retries = new Retries(this.#attempts, this.#backoffMs, signal);
+    const retries = new Retries(1, this.#backoffMs, signal);
     for (;;) {
       try {
         const { transfer, identity } = await this.#open(start, end, signal);

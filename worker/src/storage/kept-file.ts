@@ -41,8 +41,12 @@ export class KeptFile {
   #manifest: FileManifest | undefined;
   /** Storage has refused, or nothing is to be kept. */
   #isGivenUp: boolean;
-  /** Digests of segments that were damaged: what is fetched in their place must have them. */
-  readonly #damaged = new Map<number, string>();
+  /** Bytes of the file have been read or taken, so that no other version may take its place. */
+  #hasBegun = false;
+  /** Segments that have to be fetched, whatever the manifest says. */
+  readonly #lacking = new Set<number>();
+  /** SHA-256 of every segment where a copy that was whole is read: what is fetched must have it. */
+  #expected: readonly string[] | undefined;
   /** The segment that is arriving, its index and how much of it is there. */
   #segment: Uint8Array<ArrayBuffer> | undefined;
   #index = 0;
@@ -71,44 +75,52 @@ export class KeptFile {
   /** The store that has all of the file. */
   get store(): StoreKind | null {
     const isWhole = this.#manifest !== undefined && storedBytes(this.#manifest) === fileBytes(this.#manifest);
-    return isWhole ? (this.#manifest?.store ?? null) : null;
+    return isWhole && this.#lacking.size === 0 ? (this.#manifest?.store ?? null) : null;
   }
 
   get isGivenUp(): boolean {
     return this.#isGivenUp;
   }
 
-  /** Takes note of what other tabs have done. */
+  /** Demands of every segment, wherever it comes from, that it be the one that is recorded now. The copy is whole. */
+  expectRecorded(): void {
+    this.#expected = this.#manifest?.segments.map((record) => record?.sha256 ?? "");
+  }
+
+  /** Takes note of what other tabs have done. Rejects with `SourceChanged` where they have another version of the file. */
   async refresh(): Promise<void> {
-    await this.#attempt(async () => {
-      this.#manifest = await readManifest(this.#place.id);
-    });
+    await this.#attempt(async () => this.#adopt(await readManifest(this.#place.id)));
   }
 
   /** A segment as it was written; undefined where it is not there any more, or was not yet. */
   async read(index: number): Promise<Uint8Array<ArrayBuffer> | undefined> {
     const { stores, hashes, segmentBytes, times } = this.#tools;
     const record = this.#manifest?.segments[index];
-    if (this.#manifest === undefined || record === undefined || record === null) {
+    if (this.#manifest === undefined || record === undefined || record === null || this.#lacking.has(index)) {
       return undefined;
     }
+    this.#requireExpected(index, record.sha256);
     const segment = new Uint8Array(this.#pool.pop() ?? new ArrayBuffer(segmentBytes), 0, record.length);
-    const store = stores.get(this.#manifest.store);
     const start = performance.now();
-    const isThere = await store?.read(record.sha256, segment).catch(() => false);
+    // Undefined where the store does not answer: the segment may be there the next time.
+    const isThere = await stores
+      .get(this.#manifest.store)
+      ?.read(record.sha256, segment)
+      .catch(() => undefined);
     const afterRead = performance.now();
     const isSound = isThere === true && hashes.checksum(segment) === record.checksum;
     times.read_ms += afterRead - start;
     times.checksum_ms += performance.now() - afterRead;
     if (isSound) {
+      this.#hasBegun = true;
       times.bytes_kept += segment.length;
       return segment;
     }
     this.giveBack(segment.buffer);
-    this.#damaged.set(index, record.sha256);
-    await this.#attempt(async () => {
-      this.#manifest = await updateManifest(this.#place.id, (now) => now && withSegment(now, index, null));
-    });
+    this.#lacking.add(index);
+    if (isThere !== undefined) {
+      await this.#attempt(async () => this.#adopt(await updateManifest(this.#place.id, (now) => struck(now, index, record))));
+    }
     return undefined;
   }
 
@@ -121,7 +133,8 @@ export class KeptFile {
 
   /** The first segment from `index` on that is there. */
   nextKept(index: number): number | undefined {
-    const found = this.#manifest?.segments.findIndex((record, at) => at >= index && record !== null) ?? -1;
+    const segments = this.#manifest?.segments ?? [];
+    const found = segments.findIndex((record, at) => at >= index && record !== null && !this.#lacking.has(at));
     return found < 0 ? undefined : found;
   }
 
@@ -134,7 +147,8 @@ export class KeptFile {
   /** Takes the next bytes of the file, which is `identity`. */
   async take(bytes: Uint8Array, identity: FileIdentity): Promise<void> {
     const { segmentBytes } = this.#tools;
-    for (let start = 0; start < bytes.length && !this.#isGivenUp; ) {
+    this.#hasBegun = true;
+    for (let start = 0; start < bytes.length && this.#isOfUse(); ) {
       this.#segment ??= new Uint8Array(this.#pool.pop() ?? new ArrayBuffer(segmentBytes));
       const part = bytes.subarray(start, start + segmentBytes - this.#filled);
       this.#segment.set(part, this.#filled);
@@ -156,9 +170,7 @@ export class KeptFile {
     this.#index += 1;
     this.#filled = 0;
     await this.#writing;
-    this.#writing = this.#attempt(() => this.#write(index, segment, identity))
-      .then(() => this.#dropUnfinished())
-      .finally(() => this.giveBack(segment.buffer));
+    this.#writing = this.#keep(index, segment, identity).finally(() => this.giveBack(segment.buffer));
     // Whoever waits for it hears of a failure; nobody may wait before it happens.
     this.#writing.catch(() => undefined);
   }
@@ -168,34 +180,55 @@ export class KeptFile {
     await this.#writing.catch(() => undefined);
   }
 
-  /** The whole file has been read, and `sha256` is its digest. */
+  /**
+   * The whole file has been read, and `sha256` is its digest. Rejects with `SourceChanged` where a segment that was
+   * fetched is not the one that was there before.
+   */
   async complete(identity: FileIdentity, sha256: string): Promise<void> {
     await this.#writing;
-    await this.#attempt(async () => {
-      this.#manifest = await updateManifest(this.#place.id, (now) => now && { ...now, identity, sha256, used_at: Date.now() });
-    });
+    await this.#attempt(async () =>
+      this.#adopt(
+        await updateManifest(this.#place.id, (now) => {
+          return now !== undefined && this.#isOurs(now) ? { ...now, identity, sha256, used_at: Date.now() } : undefined;
+        }),
+      ),
+    );
   }
 
-  /** Forgets the file. */
+  /** Forgets the file, if no other tab has put another version in its place; what comes next is another one. */
   async forget(): Promise<void> {
     await this.settle();
-    this.#damaged.clear();
     if (this.#manifest !== undefined) {
-      this.#manifest = undefined;
-      await deleteFile(this.#place.id, this.#tools.stores).catch(() => undefined);
+      await this.#delete();
+    }
+    this.#lacking.clear();
+    this.#expected = undefined;
+    this.#hasBegun = false;
+  }
+
+  /** Whether the bytes that arrive are to be kept or compared. */
+  #isOfUse(): boolean {
+    return !this.#isGivenUp || this.#expected !== undefined;
+  }
+
+  async #keep(index: number, segment: Uint8Array<ArrayBuffer>, identity: FileIdentity): Promise<void> {
+    if (this.#expected !== undefined) {
+      this.#requireExpected(index, await sha256Of(segment));
+    }
+    await this.#attempt(() => this.#write(index, segment, identity));
+    // A download that cannot be kept whole leaves nothing. A copy that was whole stays, whatever one of its segments lacks.
+    if (this.#isGivenUp && this.#manifest?.sha256 === null) {
+      await this.#delete();
     }
   }
 
   async #write(index: number, segment: Uint8Array<ArrayBuffer>, identity: FileIdentity): Promise<void> {
     const { stores, hashes, segmentBytes } = this.#tools;
-    const sha256 = await sha256Of(segment);
-    if ((this.#damaged.get(index) ?? sha256) !== sha256) {
-      throw new SourceChanged(identity);
-    }
     const store = this.#manifest === undefined ? await stores.best() : stores.get(this.#manifest.store);
     if (store === undefined) {
       throw new StoreError("unavailable");
     }
+    const sha256 = await sha256Of(segment);
     const record = { length: segment.length, sha256, checksum: hashes.checksum(segment) };
     const now = Date.now();
     const empty: FileManifest = {
@@ -208,10 +241,55 @@ export class KeptFile {
       created_at: now,
       used_at: now,
     };
+    const isFirst = this.#manifest === undefined;
     await whileWriting(async () => {
       await store.write(sha256, segment);
-      this.#manifest = await updateManifest(this.#place.id, (kept) => withSegment(kept ?? empty, index, record));
+      const kept = await updateManifest(this.#place.id, (kept) => {
+        const base = isFirst ? empty : kept;
+        return base !== undefined && (isFirst || this.#isOurs(base)) ? { ...withSegment(base, index, record), identity } : undefined;
+      });
+      this.#lacking.delete(index);
+      if (isFirst) {
+        this.#manifest = kept;
+      } else {
+        this.#adopt(kept);
+      }
     });
+  }
+
+  /** Goes on with what the database has now. */
+  #adopt(now: FileManifest | undefined): void {
+    if (now === undefined) {
+      // Somebody has deleted the file: what comes now is not kept.
+      this.#isGivenUp ||= this.#manifest !== undefined;
+      this.#manifest = undefined;
+    } else if (this.#manifest === undefined ? this.#hasBegun : !this.#isOurs(now)) {
+      this.#manifest = undefined;
+      this.#isGivenUp = true;
+      throw new SourceChanged(now.identity);
+    } else {
+      this.#manifest = now;
+    }
+  }
+
+  /** Whether a manifest is the one that was adopted first, with more or fewer segments. */
+  #isOurs({ created_at, store, segment_bytes }: FileManifest): boolean {
+    const own = this.#manifest;
+    return own?.created_at === created_at && own.store === store && own.segment_bytes === segment_bytes;
+  }
+
+  #requireExpected(index: number, sha256: string): void {
+    if (this.#expected !== undefined && this.#expected[index] !== sha256) {
+      throw new SourceChanged(this.#manifest?.identity ?? { url: this.#place.id, bytes: null, etag: null, last_modified: null });
+    }
+  }
+
+  async #delete(): Promise<void> {
+    const now = await readManifest(this.#place.id).catch(() => undefined);
+    if (now !== undefined && this.#isOurs(now)) {
+      await deleteFile(this.#place.id, this.#tools.stores).catch(() => undefined);
+    }
+    this.#manifest = undefined;
   }
 
   /** Does without the storage once it has refused. */
@@ -229,14 +307,11 @@ export class KeptFile {
       this.#tools.onStoreError(error);
     }
   }
+}
 
-  /** A download that cannot be kept whole leaves nothing. A copy that was whole stays, whatever one of its segments lacks. */
-  async #dropUnfinished(): Promise<void> {
-    if (this.#isGivenUp && this.#manifest?.sha256 === null) {
-      this.#manifest = undefined;
-      await deleteFile(this.#place.id, this.#tools.stores).catch(() => undefined);
-    }
-  }
+/** The manifest without a segment that is damaged, if it still has that one. */
+function struck(manifest: FileManifest | undefined, index: number, record: SegmentRecord): FileManifest | undefined {
+  return manifest?.segments[index]?.sha256 === record.sha256 ? withSegment(manifest, index, null) : undefined;
 }
 
 function withSegment(manifest: FileManifest, index: number, record: SegmentRecord | null): FileManifest {

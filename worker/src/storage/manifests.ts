@@ -12,7 +12,7 @@ export interface FileIdentity {
   readonly url: string;
   readonly bytes: number | null;
   readonly etag: string | null;
-  /** Of the server, or of a local file, as an HTTP date. */
+  /** As the server writes it; of a local file in the form of ISO 8601, to the millisecond. */
   readonly last_modified: string | null;
 }
 

@@ -53,6 +53,10 @@ export class ModelFileReader {
     const kept = await KeptFile.open({ id, model, part, parts, name }, tools, isKept);
     const reader = new ModelFileReader(file, request, tools, kept);
     if (kept.manifest !== undefined && !(await reader.#isCurrent(kept.manifest, signal))) {
+      if (reader.#origin === undefined) {
+        // The copy is all there is.
+        throw new EngineError("digest_mismatch", { detail: `the copy of ${name} on this machine is another file` });
+      }
       await reader.forget();
     }
     return reader;
@@ -89,7 +93,11 @@ export class ModelFileReader {
   async *read(signal: AbortSignal): AsyncGenerator<PartEvent, void, void> {
     // A copy that is whole is known by the digests of its segments; what replaces one has to have the same.
     const known = this.sha256;
-    const hash = known === undefined || this.#kept.store === null ? this.#tools.hashes.sha256() : undefined;
+    const isWhole = known !== undefined && this.#kept.store !== null;
+    const hash = isWhole ? undefined : this.#tools.hashes.sha256();
+    if (isWhole) {
+      this.#kept.expectRecorded();
+    }
     this.#end = undefined;
     let offset = 0;
     while (this.#end === undefined) {
@@ -122,9 +130,17 @@ export class ModelFileReader {
     if (sha256 !== undefined && manifest.sha256 !== null) {
       return sha256 === manifest.sha256;
     }
-    if (this.#origin === undefined || manifest.sha256 === null) {
-      // Whatever is missing is compared when it is fetched.
+    const { etag, last_modified } = manifest.identity;
+    if (this.#file.isLocal && last_modified === null) {
+      // Nothing tells two local files of one size apart.
+      return this.#origin === undefined;
+    }
+    if (this.#origin === undefined) {
       return true;
+    }
+    if (manifest.sha256 === null) {
+      // The rest is compared when it is fetched, if there is anything to compare.
+      return sha256 !== undefined || etag !== null || last_modified !== null;
     }
     try {
       await this.#origin.probe(AbortSignal.any([signal, AbortSignal.timeout(PROBE_PATIENCE_MS)]));
@@ -141,11 +157,12 @@ export class ModelFileReader {
    * goes. One tab at a time downloads a file; the others wait, and then find it on this machine.
    */
   async *#download(offset: number, hash: StreamHash | undefined, signal: AbortSignal): AsyncGenerator<PartEvent, number, void> {
-    const lock = new FileLock(this.#file.id);
+    const lock = new FileLock(this.#file.id, signal);
     try {
       if (!this.#kept.isGivenUp) {
-        yield* this.#wait(lock, signal);
+        yield* this.#wait(lock);
         await this.#kept.refresh();
+        this.#origin = this.#origin?.identity === undefined ? this.#file.origin(this.#kept.manifest?.identity) : this.#origin;
         if (this.#kept.nextKept(offset / this.#tools.segmentBytes) === offset / this.#tools.segmentBytes) {
           return offset;
         }
@@ -157,8 +174,8 @@ export class ModelFileReader {
   }
 
   /** Waits for the file's lock, and tells meanwhile how far its holder has come. */
-  async *#wait(lock: FileLock, signal: AbortSignal): AsyncGenerator<PartEvent, void, void> {
-    while (!(await lock.acquire(WAIT_INTERVAL_MS, signal))) {
+  async *#wait(lock: FileLock): AsyncGenerator<PartEvent, void, void> {
+    while (!(await lock.acquire(WAIT_INTERVAL_MS))) {
       await this.#kept.refresh();
       const { manifest } = this.#kept;
       const arrived = manifest?.segments.reduce((sum, record) => sum + (record?.length ?? 0), 0) ?? 0;
@@ -192,14 +209,14 @@ export class ModelFileReader {
         yield { type: "piece", bytes: bytes as Uint8Array<ArrayBuffer>, file_bytes: this.bytes, is_local: this.#file.isLocal };
         askedAt = performance.now();
       }
+      if (end === undefined) {
+        this.#end = offset;
+      }
+      await this.#kept.flush(this.#known());
     } finally {
-      // What has come is kept, also where the rest does not come.
+      // What has come is kept, also where the rest does not come, and before another tab may download.
       await this.#kept.settle();
     }
-    if (end === undefined) {
-      this.#end = offset;
-    }
-    await this.#kept.flush(this.#known());
     return offset;
   }
 
@@ -231,15 +248,19 @@ export class ModelFileReader {
 class FileLock {
   readonly #name: string;
   readonly #controller = new AbortController();
+  /** Rejects when whoever waits gives up. */
+  readonly #aborted: Promise<never>;
   #request: Promise<true> | undefined;
   #release: (() => void) | undefined;
 
-  constructor(id: string) {
+  constructor(id: string, signal: AbortSignal) {
     this.#name = `signbit-file ${id}`;
+    this.#aborted = aborted(signal);
+    this.#aborted.catch(() => undefined);
   }
 
   /** Resolves with false where another has the lock for longer than `patience_ms`; asked again it goes on waiting. */
-  async acquire(patience_ms: number, signal: AbortSignal): Promise<boolean> {
+  async acquire(patience_ms: number): Promise<boolean> {
     const { locks } = navigator as { readonly locks?: LockManager };
     if (locks === undefined) {
       return true;
@@ -248,7 +269,7 @@ class FileLock {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const patience = new Promise<false>((resolve) => (timer = setTimeout(() => resolve(false), patience_ms)));
     try {
-      return await Promise.race([this.#request, patience, aborted(signal)]);
+      return await Promise.race([this.#request, patience, this.#aborted]);
     } finally {
       clearTimeout(timer);
     }

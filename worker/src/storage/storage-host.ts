@@ -74,13 +74,16 @@ export function serveStorage(endpoint: Endpoint): void {
 class StorageHost {
   readonly #tools: StorageTools;
   readonly #http: HttpOptions;
+  readonly #notify: (notice: StorageNotice) => void;
+  #hasTold = false;
   /** Whether there is to be any storage. */
   readonly #keeps: boolean;
   #files: readonly ModelFileReader[] = [];
   /** Ends what is read now. */
   #reading: { readonly controller: AbortController; readonly end: Promise<void> } | undefined;
 
-  private constructor(tools: StorageTools, http: HttpOptions, keeps: boolean) {
+  private constructor(tools: StorageTools, http: HttpOptions, keeps: boolean, notify: (notice: StorageNotice) => void) {
+    this.#notify = notify;
     this.#tools = tools;
     this.#http = http;
     this.#keeps = keeps;
@@ -98,9 +101,18 @@ class StorageHost {
       ...(attempts === undefined ? {} : { attempts }),
       ...(backoff_ms === undefined ? {} : { backoff_ms }),
     };
-    const onStoreError = (error: StoreError): void => void storageNotice(error).then(notify);
+    const onStoreError = (error: StoreError): void => host.#tell(error);
     const tools = { stores, hashes, segmentBytes: options.segment_bytes ?? SEGMENT_BYTES, times: { ...NO_TIMES }, onStoreError };
-    return new StorageHost(tools, http, options.store !== "none");
+    const host = new StorageHost(tools, http, options.store !== "none", notify);
+    return host;
+  }
+
+  /** Says once for each model why it is not kept. */
+  #tell(error: StoreError): void {
+    if (!this.#hasTold) {
+      this.#hasTold = true;
+      void storageNotice(error).then(this.#notify);
+    }
   }
 
   carryOut(call: AnyCall, signal: AbortSignal): Promise<Result<StorageMethod>> {
@@ -127,6 +139,7 @@ class StorageHost {
   async #open({ source, sha256, keep }: OpenParams, signal: AbortSignal): Promise<OpenedModel> {
     await this.#stopReading();
     this.#files = [];
+    this.#hasTold = false;
     Object.assign(this.#tools.times, NO_TIMES);
     const sources = await sourceFiles(source, this.#http);
     if (sha256 !== undefined && sha256.length !== sources.length) {
@@ -203,6 +216,7 @@ async function send(file: ModelFileReader, port: MessagePort, controller: AbortC
     }
     wake?.();
   };
+  controller.signal.addEventListener("abort", () => wake?.());
   try {
     for await (const event of file.read(controller.signal)) {
       while (credit === 0 && !controller.signal.aborted) {
