@@ -109,17 +109,17 @@ test("a device is offered what its memory holds @page", () => {
   const small = ["Bonsai 1.7B", "Bonsai 4B", "Ternary Bonsai 1.7B"];
 
   // A phone of 2 GiB, and a small computer of 4.
-  expect(names({ backend: "webgpu", limits: budget(2) })).toEqual(small);
-  expect(names({ backend: "webgpu", limits: budget(4) })).toEqual([...small.slice(0, 2), "Bonsai 8B", ...small.slice(2), "Ternary Bonsai 4B"]);
+  expect(names({ limits: budget(2) })).toEqual(small);
+  expect(names({ limits: budget(4) })).toEqual([...small.slice(0, 2), "Bonsai 8B", ...small.slice(2), "Ternary Bonsai 4B"]);
   // A laptop, and a browser that does not tell: whatever the graphics device takes.
   expect(memoryBudget(8)).toBeUndefined();
   expect(memoryBudget(undefined)).toBeUndefined();
-  expect(names({ backend: "webgpu", limits: {} })).toEqual(all);
+  expect(names({ limits: {} })).toEqual(all);
   // The smallest buffers that a device may offer.
-  expect(names({ backend: "webgpu", limits: { max_buffer_bytes: 2 ** 27, max_binding_bytes: 2 ** 27 } })).toEqual(all);
+  expect(names({ limits: { max_buffer_bytes: 2 ** 27, max_binding_bytes: 2 ** 27 } })).toEqual(all);
   // The wasm module has less than 4 GiB, whatever the machine has, and its device says so.
-  expect(names({ backend: "cpu", limits: { memory_budget_bytes: 3 * 2 ** 30 } })).toEqual(all.filter((name) => !name.includes("27B")));
-  expect(names({ backend: "cpu", limits: budget(2) })).toEqual(small);
+  expect(names({ limits: { memory_budget_bytes: 3 * 2 ** 30 } })).toEqual(all.filter((name) => !name.includes("27B")));
+  expect(names({ limits: budget(2) })).toEqual(small);
 });
 
 test("what does not fit says what it needs and what there is @page", () => {
@@ -128,13 +128,13 @@ test("what does not fit says what it needs and what there is @page", () => {
     throw new Error("the catalogue lacks it");
   }
   // 3.79 GB of weights, 175 MB of states, 42 MB of cache and 67 MB for the rest.
-  const onProcessor = fits(entry, { backend: "cpu", limits: { memory_budget_bytes: 3 * 2 ** 30 } });
+  const onProcessor = fits(entry, { limits: { memory_budget_bytes: 3 * 2 ** 30 } });
   expect(onProcessor.needed_bytes).toBe(3_792_459_776 + 174_718_976 + 2048 * 20_480 + 67_108_864);
   expect(onProcessor.reason).toBe(
-    "It needs 4.1 GB of memory, and the processor may use 3.2 GB in this browser. A graphics device may have more.",
+    "It needs 4.1 GB of memory, and may take 3.2 GB on this device.",
   );
-  const onPhone = fits(entry, { backend: "webgpu", limits: { memory_budget_bytes: 2 ** 30 } });
+  const onPhone = fits(entry, { limits: { memory_budget_bytes: 2 ** 30 } });
   expect(onPhone).toMatchObject({ fits: false, budget_bytes: 2 ** 30 });
   expect(onPhone.reason).toBe("It needs 4.1 GB of memory, and may take 1.1 GB on this device.");
-  expect(fits(entry, { backend: "webgpu", limits: {} })).toMatchObject({ fits: true, budget_bytes: null, reason: null });
+  expect(fits(entry, { limits: {} })).toMatchObject({ fits: true, budget_bytes: null, reason: null });
 });

@@ -214,7 +214,7 @@ test("where the browser does not tell the memory, the processor's limit decides 
   const dialog = await openDialog(page);
   await expect(page.getByRole("list", { name: "Official models" }).getByRole("listitem")).toHaveCount(6);
   await dialog.getByText("2 more, too large for this device").click();
-  await expect(dialog).toContainText("It needs 4.1 GB of memory, and the processor may use 3.2 GB in this browser.");
+  await expect(dialog).toContainText("It needs 4.1 GB of memory, and may take 3.2 GB on this device.");
   const init = (await requests(page)).find(({ method }) => method === "init");
   expect(init).not.toHaveProperty("params.memory_budget_bytes");
 });

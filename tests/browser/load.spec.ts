@@ -478,6 +478,27 @@ test("a tab that waits goes on where the other was closed @page", async ({ persi
   expect(await source.sent()).toBeLessThanOrEqual(BYTES.length + 4 * SEGMENT_BYTES);
 });
 
+test("the browser is asked once to keep what it has, and not for what is not kept @page", async ({ persistentContext, request }) => {
+  const source = new Served(request);
+  const page = await openPage(await persistentContext());
+  const asked = await page.evaluate(
+    async ({ url, segmentBytes }) => {
+      const asked: string[] = [];
+      const note = async () => asked.push("persist") > 0;
+      Object.defineProperty(navigator.storage, "persist", { value: note });
+      const engine = await harness.openEngine("cpu", { segmentBytes });
+      for (const keep of [false, true, true]) {
+        await engine.load(url, { keep });
+        asked.push(keep ? "kept" : "not kept");
+      }
+      return asked;
+    },
+    { url: source.url, segmentBytes: SEGMENT_BYTES },
+  );
+  expect(asked.filter((entry) => entry === "persist").length).toBe(1);
+  expect(asked[0]).toBe("not kept");
+});
+
 test("an aborted load keeps what has come @page", async ({ persistentContext, request }) => {
   const source = new Served(request, "rate=1000");
   const page = await openPage(await persistentContext());

@@ -71,17 +71,13 @@ export function memoryBudget(deviceMemory: number | undefined): number | undefin
  * they must be, and 128 MiB, which every device has, hold all the rest. WebGPU does not tell how much
  * memory a graphics device has, so without a budget the model is tried.
  */
-export function fits(entry: CatalogueEntry, { backend, limits }: Pick<DeviceInfo, "backend" | "limits">): Fit {
+export function fits(entry: CatalogueEntry, { limits }: Pick<DeviceInfo, "limits">): Fit {
   const { weight_bytes, state_bytes, kv_bytes_per_token } = entry;
   const needed = weight_bytes + state_bytes + kv_bytes_per_token * LEAST_CONTEXT + SCRATCH_BYTES;
   // Null where there is none.
   const budget = limits["memory_budget_bytes"] ?? Infinity;
   const isTooLarge = needed > budget;
-  const needs = `It needs ${gigabytes(needed)} of memory`;
-  const reason =
-    backend === "cpu"
-      ? `${needs}, and the processor may use ${gigabytes(budget)} in this browser. A graphics device may have more.`
-      : `${needs}, and may take ${gigabytes(budget)} on this device.`;
+  const reason = `It needs ${gigabytes(needed)} of memory, and may take ${gigabytes(budget)} on this device.`;
   return {
     fits: !isTooLarge,
     needed_bytes: needed,
