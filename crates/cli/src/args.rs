@@ -379,6 +379,9 @@ pub struct EvaluateArgs {
     /// Where the model runs
     #[arg(long, value_enum, default_value = "gpu")]
     pub backend: Backend,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// The most tokens of an answer, thought included
     #[arg(long, default_value_t = 64)]
     pub max_tokens: u32,
@@ -543,6 +546,9 @@ pub struct CompareArgs {
     /// A JSON array of token ids to read
     #[arg(long, value_name = "FILE")]
     pub ids: PathBuf,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// How far results may be apart, relative to their size
     #[arg(long, default_value_t = signbit_engine::bisect::DEFAULT_TOLERANCE, value_parser = tolerance)]
     pub tolerance: f32,

@@ -18,7 +18,7 @@ use crate::output::{print, print_json, print_line, table};
 /// Runs the model on both devices and says where they first part ways.
 pub fn compare(args: &CompareArgs) -> Result<(), CliError> {
     let ids = read_ids(&args.ids)?;
-    let mut files = ModelFiles::open(&args.model)?;
+    let mut files = ModelFiles::open(&args.model)?.expecting(&args.check.sha256)?;
     let gpu = open_device(Backend::Gpu)?;
     if !args.json {
         print_line(&device_line(gpu.info()))?;

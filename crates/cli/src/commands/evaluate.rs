@@ -49,7 +49,7 @@ pub fn run(args: &EvaluateArgs) -> Result<(), CliError> {
     if questions.is_empty() {
         return Err(CliError::Usage(format!("{} holds no questions", args.questions.display())));
     }
-    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?;
+    let mut files = ModelFiles::open_or_built_in(args.model.as_deref())?.expecting(&args.check.sha256)?;
     let mut engine = Engine::new(open_device(args.backend)?);
     files.load(&mut engine, ModelOptions::default())?;
     let mut report = Report::default();

@@ -20,12 +20,10 @@ pub fn print_plan(
         Ok(loaded) => (Some(Box::new(loaded.model.memory().clone())), None),
         Err(Refusal { error, plan }) => (plan, Some(error)),
     };
-    if let Some(plan) = plan {
-        if as_json {
-            print_json(&json!({ "device": device, "fits": error.is_none(), "memory": plan }))?;
-        } else {
-            print(&text(device, &plan, error.as_ref()))?;
-        }
+    if as_json {
+        print_json(&json!({ "device": device, "fits": error.is_none(), "memory": plan }))?;
+    } else if let Some(plan) = plan {
+        print(&text(device, &plan, error.as_ref()))?;
     }
     error.map_or(Ok(()), |error| Err(error.into()))
 }
