@@ -93,6 +93,8 @@ pub struct Loader {
     stage: Option<Stage>,
     /// Parts whose weights have arrived.
     filled: Vec<bool>,
+    /// Whether a call ended with an error, or was abandoned.
+    has_failed: bool,
 }
 
 /// A model whose weights are arriving.
@@ -127,6 +129,7 @@ impl Loader {
             bytes_seen: 0,
             stage: None,
             filled: Vec::new(),
+            has_failed: false,
         }
     }
 
@@ -142,6 +145,9 @@ impl Loader {
     }
 
     /// Starts part `index` from its first byte. `file_bytes` is its size if it is known.
+    ///
+    /// # Errors
+    /// The model has no such part.
     pub fn begin_part(&mut self, index: usize, file_bytes: Option<u64>) -> Result<(), EngineError> {
         let known = self.n_parts();
         if index > 0 && index >= known {
@@ -169,7 +175,27 @@ impl Loader {
     /// Takes the next bytes of the current part.
     ///
     /// What completes the headers waits for the model's memory; see [`crate::memory`].
+    ///
+    /// # Errors
+    /// What the file, the model or the device does not allow. The loader takes nothing afterwards and is to
+    /// be dropped. What it allocated is freed if that was the failure, else with [`Device::free_from`].
     pub async fn push(&mut self, device: &mut Device, bytes: &[u8]) -> Result<Progress, EngineError> {
+        self.begin_call()?;
+        self.take(device, bytes).await?;
+        self.has_failed = false;
+        Ok(self.progress())
+    }
+
+    /// Counts a call as failed until it has ended well.
+    fn begin_call(&mut self) -> Result<(), EngineError> {
+        if std::mem::replace(&mut self.has_failed, true) {
+            let reason = "this load has failed: begin another".to_owned();
+            return Err(EngineError::InvalidRequest { reason });
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, device: &mut Device, bytes: &[u8]) -> Result<(), EngineError> {
         let start = self.bytes_seen;
         self.bytes_seen += bytes.len() as u64;
         if self.header().is_none() {
@@ -177,8 +203,7 @@ impl Loader {
         } else if let Some(stage) = self.stage.as_mut().filter(|stage| stage.part == Some(self.part)) {
             stage.push(device, start, bytes, self.headers.get(self.part).and_then(Option::as_ref))?;
         }
-        device.wait_for_uploads().await?;
-        Ok(self.progress())
+        device.wait_for_uploads().await
     }
 
     fn header(&self) -> Option<&Header> {
@@ -223,8 +248,9 @@ impl Loader {
             return Ok(());
         }
         let headers: Vec<Header> = self.headers.iter_mut().filter_map(Option::take).collect();
-        self.allocate(device, &headers).await?;
+        let allocated = self.allocate(device, &headers).await;
         self.headers = headers.into_iter().map(Some).collect();
+        allocated?;
         // The bytes behind the header are weights, unless this is a later part of a split model,
         // whose earlier parts have to come first.
         if let (Some(stage), [Some(header)]) = (&mut self.stage, self.headers.as_slice()) {
@@ -237,6 +263,10 @@ impl Loader {
     async fn allocate(&mut self, device: &mut Device, headers: &[Header]) -> Result<(), EngineError> {
         let planner = Planner::new(device.info(), headers, self.options)?;
         let mut plan = planner.highest()?;
+        let digest = match (&self.known_digest, headers.first()) {
+            (None, Some(first)) => Some(ModelDigest::new(&first.metadata)?),
+            _ => None,
+        };
         let mark = device.mark();
         let (model, weights) = loop {
             let watched = device.watch_allocations();
@@ -252,10 +282,6 @@ impl Loader {
             }
         };
         let model = planner.finish(model);
-        let digest = match (&self.known_digest, headers.first()) {
-            (None, Some(first)) => Some(ModelDigest::new(&first.metadata)?),
-            _ => None,
-        };
         let mut stage = Stage {
             weights,
             model,
@@ -274,8 +300,19 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends the current part; an error if bytes are missing.
+    /// Ends the current part.
+    ///
+    /// # Errors
+    /// Bytes are missing, or what [`Loader::push`] may say where this completes the headers. The loader is
+    /// to be dropped as there.
     pub async fn end_part(&mut self, device: &mut Device) -> Result<(), EngineError> {
+        self.begin_call()?;
+        self.complete_part(device).await?;
+        self.has_failed = false;
+        Ok(())
+    }
+
+    async fn complete_part(&mut self, device: &mut Device) -> Result<(), EngineError> {
         if self.header().is_none() {
             // The size is known now, and with it how long the header can be.
             self.file_bytes = Some(self.bytes_seen);
@@ -300,12 +337,11 @@ impl Loader {
         Ok(())
     }
 
-    /// Whether the headers are complete and the model is allocated.
-    pub fn is_planned(&self) -> bool {
-        self.stage.is_some()
-    }
-
     /// The loaded model, once every part has ended.
+    ///
+    /// # Errors
+    /// A part has not ended, or the device failed; what was allocated is then to be freed with
+    /// [`Device::free_from`].
     pub async fn finish(self, device: &mut Device) -> Result<LoadedModel, EngineError> {
         device.check().await?;
         if let Some(part) = self.filled.iter().position(|filled| !filled) {

@@ -6,6 +6,7 @@ mod common;
 
 use common::*;
 use pollster::block_on;
+use signbit_engine::device::{CpuDevice, CpuOptions, Device};
 use signbit_engine::engine::Engine;
 use signbit_engine::loader::Loader;
 use signbit_engine::model::ModelOptions;
@@ -363,6 +364,31 @@ fn unsupported_models_are_refused_before_their_weights() {
     let (code, text) = refusal(&foreign.finish());
     assert_eq!(code, "tokenizer_invalid");
     assert!(text.contains("foo"), "{text}");
+}
+
+/// A load that has failed takes nothing more, wherever it failed, and a refusal leaves nothing allocated.
+#[test]
+fn a_failed_load_stays_failed() {
+    let bytes = model_bytes("qwen35-q1_0");
+    let data_start = Header::parse_file(&bytes).unwrap().data_start as usize;
+    let within = |bytes: u64| {
+        let options = CpuOptions { fail_allocation_above_bytes: Some(bytes), ..CpuOptions::default() };
+        Device::Cpu(Box::new(CpuDevice::new(options)))
+    };
+    let mut invalid = bytes.clone();
+    invalid[0] = b'X';
+    for (mut device, bytes, code) in
+        [(within(1000), &bytes, "out_of_memory"), (cpu(), &invalid, "weights_invalid")]
+    {
+        let mut loader = Loader::new(ModelOptions::default());
+        loader.begin_part(0, Some(bytes.len() as u64)).unwrap();
+        let (head, tail) = bytes.split_at(data_start + 10);
+        assert_eq!(block_on(loader.push(&mut device, head)).unwrap_err().code(), code);
+        assert_eq!(block_on(loader.push(&mut device, tail)).unwrap_err().code(), "invalid_request");
+        assert_eq!(block_on(loader.end_part(&mut device)).unwrap_err().code(), "invalid_request");
+        assert_eq!(block_on(loader.finish(&mut device)).unwrap_err().code(), "weights_invalid");
+        assert_eq!(device.counters().live_bytes, 0, "{code}");
+    }
 }
 
 /// YaRN is part of the model: it changes logits at every position, and can be switched off.

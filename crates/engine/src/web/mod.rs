@@ -46,6 +46,15 @@ struct Ready {
     generation: Option<ChatGeneration>,
 }
 
+impl Ready {
+    /// Frees what a failed load has allocated.
+    fn abandon_load(&mut self, error: EngineError) -> JsError {
+        self.loader = None;
+        self.engine.unload();
+        error.into()
+    }
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct CreateOptions {
@@ -388,9 +397,7 @@ impl WasmEngine {
         };
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
-        ready.generation = None;
-        ready.engine.unload();
-        ready.engine.choose_variants(choose);
+        ready.loader = None;
         let defaults = ModelOptions::default();
         let mut loader = Loader::new(ModelOptions {
             context_length: options.context_length.unwrap_or(defaults.context_length),
@@ -401,6 +408,9 @@ impl WasmEngine {
         if let Some(digest) = options.digest {
             loader = loader.with_digest(digest).map_err(JsError::from)?;
         }
+        ready.generation = None;
+        ready.engine.unload();
+        ready.engine.choose_variants(choose);
         ready.loader = Some(loader);
         Ok(())
     }
@@ -417,14 +427,8 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         let loader = ready.loader.as_mut().ok_or_else(no_load)?;
-        match loader.push(ready.engine.device_mut(), &bytes).await {
-            Ok(progress) => Ok(to_js(&progress)?),
-            Err(error) => {
-                ready.loader = None;
-                ready.engine.unload();
-                Err(JsError::from(error).into())
-            }
-        }
+        let pushed = loader.push(ready.engine.device_mut(), &bytes).await;
+        Ok(to_js(&pushed.map_err(|error| ready.abandon_load(error))?)?)
     }
 
     /// Ends the current file.
@@ -432,8 +436,8 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         let loader = ready.loader.as_mut().ok_or_else(no_load)?;
-        loader.end_part(ready.engine.device_mut()).await.map_err(JsError::from)?;
-        Ok(to_js(&loader.progress())?)
+        let ended = loader.end_part(ready.engine.device_mut()).await.map(|()| loader.progress());
+        Ok(to_js(&ended.map_err(|error| ready.abandon_load(error))?)?)
     }
 
     /// Makes the loaded model the resident one.
