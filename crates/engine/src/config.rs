@@ -21,6 +21,8 @@ use signbit_gguf::{GgufError, Header, Metadata, SUPPORTED_TYPES, TensorInfo, Ten
 pub const MAX_HEAD_DIM: u32 = 256;
 /// Largest number of convolution taps.
 pub const MAX_CONV_KERNEL: u32 = 4;
+/// No model has been trained for so many positions; sums with more could exceed 32 bits.
+pub const MAX_CONTEXT: u32 = 1 << 26;
 /// Row widths of matrices are multiples of this.
 pub const ROW_MULTIPLE: u64 = 8;
 
@@ -671,6 +673,13 @@ fn read_geometry(
 
     let hidden_size = keys.count("embedding_length")?;
     let context_length = keys.count("context_length")?;
+    if context_length > MAX_CONTEXT {
+        return Err(keys.invalid(
+            "context_length",
+            context_length,
+            format!("it must be {MAX_CONTEXT} at most"),
+        ));
+    }
     let intermediate_size = keys.require_uniform_count("feed_forward_length", n_blocks)?;
     let num_attention_heads = keys.require_uniform_count("attention.head_count", n_blocks)?;
     let num_key_value_heads =

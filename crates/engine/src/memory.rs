@@ -10,7 +10,7 @@
 //! 4. Refusal, with what is needed and what there is.
 //!
 //! A rung is too high where the plan exceeds the device's budget, a buffer its limits, or a loop what a
-//! software adapter counts. Where the device fails to allocate a plan that looked right, the next rung is
+//! kernel or software adapter counts. Where the device fails to allocate a plan that looked right, the next rung is
 //! tried, contexts then in halves. The host may say where the ladder ends ([`Fallback`]), not reorder it.
 
 use crate::device::{DeviceInfo, UPLOAD_BYTES};
@@ -145,7 +145,16 @@ impl Refusal {
             EngineError::LimitTooSmall { .. }
                 | EngineError::ContextTooLong { .. }
                 | EngineError::OverBudget { .. }
+                // Kernels refuse contexts that their loops or indices do not reach. What no context
+                // changes is refused again on the lowest rung.
+                | EngineError::Shape(_)
         )
+    }
+
+    /// Of two refusals the one whose plan takes less.
+    fn or_smaller(self, other: Self) -> Self {
+        let total = |refusal: &Self| refusal.plan.as_ref().map_or(u64::MAX, |plan| plan.total_bytes);
+        if total(&other) <= total(&self) { other } else { self }
     }
 }
 
@@ -189,7 +198,7 @@ impl Ladder {
         if self.may_take_kivi() {
             place = place.with_kivi(&reason);
             refusal = match plan(&place) {
-                Err(refusal) if refusal.is_of_size() => refusal,
+                Err(lower) if lower.is_of_size() => refusal.or_smaller(lower),
                 decided => return decided,
             };
         }
@@ -209,7 +218,7 @@ impl Ladder {
                 }
                 Err(smaller) if smaller.is_of_size() => {
                     high = steps;
-                    refusal = smaller;
+                    refusal = refusal.or_smaller(smaller);
                 }
                 Err(refusal) => return Err(refusal),
             }
@@ -237,8 +246,12 @@ impl Ladder {
         if self.fallback == Fallback::Context && half < place.context_length {
             return plan(&place.shortened(half, &reason));
         }
+        let said = match cause {
+            EngineError::OutOfMemory { reason } => reason,
+            other => other.to_string(),
+        };
         let error = EngineError::OutOfMemory {
-            reason: format!("{cause}; the smallest plan needs {} bytes", failed.total_bytes),
+            reason: format!("{said}; the smallest plan needs {} bytes", failed.total_bytes),
         };
         Err(Refusal { error, plan: Some(Box::new(failed.clone())) })
     }

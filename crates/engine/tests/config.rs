@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use signbit_engine::config::{
-    Architecture, ConfigError as E, DeltaNetConfig, LayerType, ModelConfig, RopeConfig, RopeScaling,
-    SamplingHints, SkipReason,
+    Architecture, ConfigError as E, DeltaNetConfig, LayerType, MAX_CONTEXT, ModelConfig, RopeConfig,
+    RopeScaling, SamplingHints, SkipReason,
 };
 use signbit_gguf::{GgufError, GgufWriter, Header, SUPPORTED_TYPES, TensorInfo, TensorType, Value};
 
@@ -890,6 +890,17 @@ fn required_keys() {
     );
 }
 
+/// The longest context is far beyond any model, and still bounded.
+#[test]
+fn countless_positions_are_refused() {
+    for (positions, is_fine) in [(1, true), (MAX_CONTEXT, true), (MAX_CONTEXT + 1, false), (u32::MAX, false)]
+    {
+        let mut model = tiny_qwen35();
+        model.put("context_length", positions);
+        assert_eq!(model.config().is_ok(), is_fine, "{positions}");
+    }
+}
+
 /// Zero and the largest number in every integer key are refused, quickly.
 #[test]
 fn hostile_integers() {
@@ -912,8 +923,8 @@ fn hostile_integers() {
         "nextn_predict_layers",
     ] {
         for value in [0, u32::MAX, 1 << 31] {
-            // Any length of training is fine, and no extra block is the normal case.
-            let harmless = matches!((suffix, value), ("context_length", 1..) | ("nextn_predict_layers", 0));
+            // No extra block is the normal case.
+            let harmless = matches!((suffix, value), ("nextn_predict_layers", 0));
             let mut model = tiny_qwen35();
             model.put(suffix, value);
             assert_eq!(model.config().is_ok(), harmless, "{suffix} = {value}");

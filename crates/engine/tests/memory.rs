@@ -7,15 +7,15 @@ mod common;
 use common::*;
 use pollster::block_on;
 use signbit_engine::EngineError;
-use signbit_engine::device::{
-    CpuDevice, CpuOptions, Device, GpuOptions, Limits, UPLOAD_BYTES, default_budget,
-};
+use signbit_engine::config::MAX_CONTEXT;
+use signbit_engine::device::{CpuDevice, CpuOptions, Device, GpuOptions, Limits, UPLOAD_BYTES, cpu_budget};
 use signbit_engine::engine::TokenRequest;
 use signbit_engine::loader::{LoadedModel, Loader};
 use signbit_engine::memory::{Fallback, Ladder, MemoryPlan, Placement, Refusal, Rung};
 use signbit_engine::model::{KvCache, ModelOptions};
 use signbit_engine::planner::plan_model;
-use signbit_gguf::Header;
+use signbit_gguf::{GgufWriter, Header, Parse};
+use signbit_shaders::kernels::kivi;
 
 fn cpu_of(options: CpuOptions) -> Device {
     Device::Cpu(Box::new(CpuDevice::new(options)))
@@ -253,6 +253,47 @@ fn a_model_that_cannot_fit_is_refused_by_its_header() {
     assert!(fits.placement.reason.unwrap().contains("kv_cache needs 4194304 bytes"));
 }
 
+/// Kernels refuse contexts that their loops do not reach; what fits stands below.
+#[test]
+fn a_context_that_kernels_refuse_is_cut() {
+    let bytes = model_bytes("qwen3-q1_0");
+    let original = Header::parse_file(&bytes).unwrap();
+    let mut writer = GgufWriter::new();
+    for (key, value) in original.metadata.iter() {
+        writer.set(key, value.clone());
+    }
+    writer.set("qwen3.context_length", MAX_CONTEXT);
+    for info in &original.tensors {
+        writer.declare(&info.name, &info.shape, info.ty);
+    }
+    let Parse::Complete(header) = Header::parse(&writer.header(), None).unwrap() else {
+        panic!("the header is whole");
+    };
+    let device = cpu();
+    let planned = |context_length, fallback| {
+        let options = ModelOptions {
+            context_length,
+            memory_fallback: fallback,
+            kv_cache: KvCache::F32,
+            ..ModelOptions::default()
+        };
+        plan_model(device.info(), std::slice::from_ref(&header), options)
+    };
+    let refused = planned(MAX_CONTEXT, Fallback::None).unwrap_err();
+    assert!(matches!(refused.error, EngineError::Shape(_)), "{refused:?}");
+    let cut = planned(MAX_CONTEXT, Fallback::Context).unwrap();
+    assert_eq!(cut.model.memory().placement.rung, Rung::Context);
+    // What no context changes keeps its reason.
+    let ladder = Ladder {
+        context_length: 524_288,
+        kv_cache: KvCache::Auto,
+        kivi_holds: true,
+        fallback: Fallback::Context,
+    };
+    let never = |_: &Placement| Err(EngineError::from(kivi::Layout::new(8, 7, 1).unwrap_err()).into());
+    assert_eq!(ladder.highest(never).unwrap_err().error.code(), "model_unsupported");
+}
+
 /// Allocations fail late on a GPU, at once on the processor; the file is pushed once either way.
 #[test]
 fn failed_allocations_step_down_without_a_second_download() {
@@ -324,8 +365,15 @@ fn memory_that_runs_out_under_the_weights_is_a_typed_error() {
 /// A module in a page addresses 4 GiB, and not all of them are for the model.
 #[test]
 fn addresses_of_32_bits_have_a_budget() {
-    assert_eq!(default_budget(32), Some(3 << 30));
-    assert_eq!(default_budget(64), None);
+    for (asked, bits, budget) in [
+        (None, 32, Some(3 << 30)),
+        (Some(4 << 30), 32, Some(3 << 30)),
+        (Some(1 << 30), 32, Some(1 << 30)),
+        (None, 64, None),
+        (Some(4 << 30), 64, Some(4 << 30)),
+    ] {
+        assert_eq!(cpu_budget(asked, bits), budget, "{asked:?} with {bits} bits");
+    }
     let Limits { memory_budget_bytes, .. } = cpu().info().limits;
     assert_eq!(memory_budget_bytes, None);
 }

@@ -29,7 +29,7 @@ pub struct CpuOptions {
     pub kernels: CpuKernels,
     /// Bytes of the largest buffer; 1 GiB if not given.
     pub max_buffer_bytes: Option<u64>,
-    /// Bytes that a model's plan may take; [`default_budget`] if not given.
+    /// Bytes that a model's plan may take; see [`cpu_budget`].
     pub memory_budget_bytes: Option<u64>,
     /// Fail allocations that would take all buffers together above this, for tests.
     pub fail_allocation_above_bytes: Option<u64>,
@@ -49,11 +49,12 @@ impl Default for CpuOptions {
     }
 }
 
-/// The budget where none is given: with addresses of 32 bits, as in a web page, 3 GiB. A module addresses
+/// The budget that was asked for, if any: with addresses of 32 bits, as in a web page, 3 GiB at most. A module addresses
 /// 4 GiB; the last one is for tokenizer, header, recorded plans, pieces of files that arrive, and gaps
 /// between all these.
-pub const fn default_budget(address_bits: u32) -> Option<u64> {
-    if address_bits <= 32 { Some(3 << 30) } else { None }
+pub fn cpu_budget(asked: Option<u64>, address_bits: u32) -> Option<u64> {
+    let addressable = (address_bits <= 32).then_some(3 << 30);
+    [asked, addressable].into_iter().flatten().min()
 }
 
 impl CpuOptions {
@@ -93,7 +94,7 @@ impl CpuDevice {
                 max_binding_bytes: max,
                 max_workgroup_bytes: 16_384,
                 max_invocations: 256,
-                memory_budget_bytes: options.memory_budget_bytes.or(default_budget(usize::BITS)),
+                memory_budget_bytes: cpu_budget(options.memory_budget_bytes, usize::BITS),
             },
         };
         Self {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use signbit_shaders::weights::{Weight, words_per_row};
 use signbit_shaders::{BufferId, Dispatch, State};
 
-pub use cpu::{CpuDevice, CpuOptions, default_budget};
+pub use cpu::{CpuDevice, CpuOptions, cpu_budget};
 pub use gpu::{GpuDevice, GpuOptions, UPLOAD_BYTES};
 pub use plan::PlanDevice;
 pub use signbit_shaders::cpu::{Activations, CpuKernels};
@@ -98,7 +98,8 @@ pub struct Counters {
 
 impl Counters {
     fn allocated(&mut self, n_bytes: u64) {
-        self.live_bytes += n_bytes;
+        // What is only counted may be more than there are numbers for.
+        self.live_bytes = self.live_bytes.saturating_add(n_bytes);
         self.live_buffers += 1;
         self.objects_created += 1;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
@@ -111,7 +112,7 @@ impl Counters {
     }
 
     fn freed(&mut self, n_bytes: u64) {
-        self.live_bytes -= n_bytes;
+        self.live_bytes = self.live_bytes.saturating_sub(n_bytes);
         self.live_buffers -= 1;
     }
 }

@@ -46,7 +46,7 @@ impl PlanDevice {
 
     pub(super) fn create_buffer(&mut self, n_words: u64) -> BufferId {
         self.buffers.push(n_words);
-        self.counters.allocated(n_words * 4);
+        self.counters.allocated(n_words.saturating_mul(4));
         BufferId(self.buffers.len() as u32 - 1)
     }
 
@@ -67,7 +67,7 @@ impl PlanDevice {
 
     pub(super) fn free_from(&mut self, mark: usize) {
         for n_words in self.buffers.drain(mark.min(self.buffers.len())..) {
-            self.counters.freed(n_words * 4);
+            self.counters.freed(n_words.saturating_mul(4));
         }
     }
 }
