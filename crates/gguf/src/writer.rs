@@ -90,7 +90,8 @@ impl GgufWriter {
     }
 
     /// Adds a tensor whose data the caller writes behind [`GgufWriter::header`], for files that are too large
-    /// to be held; returns the bytes that the data takes with its padding.
+    /// to be held; returns the bytes that the data takes with its padding. The shape is one of
+    /// whole blocks: a rest that fills none is not counted.
     pub fn declare(&mut self, name: &str, shape: &[u64], ty: TensorType) -> u64 {
         let n_bytes = shape.iter().product::<u64>() / u64::from(ty.block_len()) * u64::from(ty.block_bytes());
         let (name, shape, type_id) = (name.into(), shape.into(), ty.id());

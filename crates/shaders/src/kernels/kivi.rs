@@ -187,18 +187,6 @@ impl Layout {
         Ok(Self { num_kv_heads, head_dim, context })
     }
 
-    /// The longest context whose buffers have at most `max_words` words each; 0 if none has.
-    pub fn max_context(num_kv_heads: u32, head_dim: u32, max_words: u64) -> u32 {
-        let row_words = 2 * u64::from(num_kv_heads) * u64::from(head_dim) / 8;
-        let rows = max_words / row_words.max(1) / u64::from(WINDOW) * u64::from(WINDOW);
-        let exact_words = 2 * u64::from(EXACT_SLOTS) * u64::from(num_kv_heads) * u64::from(head_dim);
-        if rows == 0 || exact_words > max_words {
-            0
-        } else {
-            u32::try_from(rows).unwrap_or(u32::MAX - SINK) + SINK
-        }
-    }
-
     /// Quantised rows that there is room for: a multiple of [`WINDOW`].
     pub fn capacity(&self) -> u32 {
         self.context.saturating_sub(SINK).max(1).next_multiple_of(WINDOW)
@@ -936,10 +924,5 @@ mod tests {
         assert!(Layout::new(1, 288, 100).is_err());
         assert!(Layout::new(1, 64, 0).is_err());
         assert!(Layout::new(64, 256, 1 << 20).is_err());
-        // The longest context fits the words that it was made for, and one block more does not.
-        let words = |context| Layout::new(4, 256, context).unwrap().codes(BufferId(0)).n_bytes() / 4;
-        let most = Layout::max_context(4, 256, 1 << 20);
-        assert!(words(most) <= 1 << 20 && words(most + 1) > 1 << 20);
-        assert_eq!(Layout::max_context(4, 256, 2 * 4 * 136 * 256 - 1), 0);
     }
 }
