@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use signbit_shaders::case::{Case, run_reference};
 use signbit_shaders::kernels::matvec::{Variant, with_variant};
-use signbit_shaders::weights::words_per_row;
+use signbit_shaders::weights::{Weight, words_per_row};
 use signbit_shaders::{Access, BufferId, Element, kernels};
 
 use crate::device::{Device, Read};
@@ -109,7 +109,11 @@ async fn run_case(device: &mut Device, case: &Case) -> Result<(Vec<Output>, Vec<
     let mut ids = Vec::new();
     for (i, words) in case.buffers.iter().enumerate() {
         let id = device.create_buffer(&format!("case.{i}"), words.len() as u64)?;
-        device.write(id, 0, words)?;
+        // The rows of a matrix come below.
+        let of_weight = |weight: Weight| [weight.quants, weight.scales].contains(&BufferId(i as u32));
+        if !case.dispatch.weight.is_some_and(of_weight) {
+            device.write(id, 0, words)?;
+        }
         ids.push(id);
     }
     device.write_state(&case.state);
