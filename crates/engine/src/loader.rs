@@ -281,6 +281,10 @@ impl Loader {
                 }
             }
         };
+        if let Err(error) = model.write_rotations(device).await {
+            device.free_from(mark);
+            return Err(error);
+        }
         let model = planner.finish(model);
         let mut stage = Stage {
             weights,

@@ -12,7 +12,7 @@ use signbit_shaders::{Dispatch, State};
 
 use crate::check::check_case;
 use crate::clock::now_ms;
-use crate::device::{Device, Read};
+use crate::device::{Device, MAX_REPORTS, Read};
 use crate::error::EngineError;
 use crate::model::Model;
 
@@ -35,9 +35,6 @@ const MAX_OVERHEAD_MS: f64 = 20.0;
 
 /// The most times that one submit repeats a dispatch.
 const MAX_REPEATS: u32 = 64;
-
-/// The most errors that a device reports for one kernel.
-const MAX_REPORTS: u32 = 8;
 
 /// How variants are chosen when a model is loaded.
 #[derive(Clone, Debug)]

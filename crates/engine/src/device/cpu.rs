@@ -284,5 +284,6 @@ impl CpuDevice {
         for buffer in self.buffers.drain(mark.min(self.buffers.len())..) {
             self.counters.freed(buffer.len() as u64 * 4);
         }
+        self.counters.freed_from(mark);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_channel::oneshot;
 use signbit_shaders::{Access, BufferId, Dispatch, Kernel, State, StateAccess};
 
-use super::{Counters, DeviceInfo, Limits, Read, unknown_buffer};
+use super::{Counters, DeviceInfo, Limits, MAX_REPORTS, Read, unknown_buffer};
 use crate::clock::now_ms;
 use crate::error::{EngineError, NoGpu};
 
@@ -126,12 +126,16 @@ pub struct GpuDevice {
     counters: Counters,
     /// Bytes of all plans' parameters.
     params_bytes: Arc<AtomicU64>,
-    /// Bytes written since the last submit that was waited for.
+    /// Bytes written of which it is not known that the device has taken them in.
     upload_bytes: u64,
+    /// Of these, bytes that no submit has followed.
+    unsubmitted_bytes: u64,
     /// Submits of writes that a page has not yet waited for.
     uploads: Vec<oneshot::Receiver<()>>,
     drop_kernel: Option<String>,
     fail_allocation_above_bytes: Option<u64>,
+    /// Whether one was made to fail since this was last asked.
+    has_failed_allocation: bool,
     /// Nanoseconds of one tick of the device's clock, where it may be read.
     tick_ns: Option<f64>,
 }
@@ -259,9 +263,11 @@ impl GpuDevice {
             counters: Counters { objects_created: 2, ..Counters::default() },
             params_bytes: Arc::default(),
             upload_bytes: 0,
+            unsubmitted_bytes: 0,
             uploads: Vec::new(),
             drop_kernel: options.drop_kernel,
             fail_allocation_above_bytes: options.fail_allocation_above_bytes,
+            has_failed_allocation: false,
             tick_ns,
         })
     }
@@ -324,7 +330,10 @@ impl GpuDevice {
         self.counters.allocated(buffer.size());
         self.note_peak();
         if self.fail_allocation_above_bytes.is_some_and(|most| self.live_bytes() > most) {
-            self.run_out_of_memory();
+            self.has_failed_allocation = true;
+            // As of a device that misses a buffer which is used.
+            let reason = format!("buffer {label} is invalid on request");
+            lock(&self.faults).error.get_or_insert(EngineError::Device { reason });
         }
         self.buffers.push(buffer);
         BufferId(self.buffers.len() as u32 - 1)
@@ -348,13 +357,22 @@ impl GpuDevice {
         &mut self,
         scope: wgpu::ErrorScopeGuard,
     ) -> Result<(), EngineError> {
-        let failed = scope.pop().await;
-        let checked = self.wait().await;
-        match failed {
-            // What the device says of the buffers that are missing comes from this.
-            Some(error) => Err(from_wgpu(error)),
-            None => checked,
+        let failed = scope.pop().await.map(from_wgpu);
+        let failed = match std::mem::take(&mut self.has_failed_allocation) {
+            true => Some(EngineError::OutOfMemory { reason: "an allocation failed on request".to_owned() }),
+            false => failed,
+        };
+        let Some(failed) = failed else { return self.wait().await };
+        // What the device says of the buffers that are missing comes from this, and must not be taken for
+        // a failure of what is tried next.
+        for _ in 0..MAX_REPORTS {
+            match self.wait().await {
+                Ok(()) => break,
+                Err(lost @ EngineError::DeviceLost { .. }) => return Err(lost),
+                Err(report) => tracing::warn!("after an allocation failed: {report}"),
+            }
         }
+        Err(failed)
     }
 
     /// Waits for all work, and reports what went wrong meanwhile.
@@ -382,7 +400,8 @@ impl GpuDevice {
     /// Counts a write that is about to begin, and first lets the device take in those under way if there
     /// would be too many. A page cannot wait here, and does so in [`GpuDevice::wait_for_uploads`].
     fn upload(&mut self, n_bytes: u64) -> Result<(), EngineError> {
-        if self.upload_bytes + n_bytes > UPLOAD_BYTES {
+        if self.unsubmitted_bytes + n_bytes > UPLOAD_BYTES {
+            self.unsubmitted_bytes = 0;
             self.queue.submit([]);
             self.counters.submits += 1;
             if cfg!(target_arch = "wasm32") {
@@ -396,27 +415,38 @@ impl GpuDevice {
             self.poll()?;
         }
         self.upload_bytes += n_bytes;
+        self.unsubmitted_bytes += n_bytes;
         self.note_peak();
         Ok(())
     }
 
     /// Waits until the device has taken in the writes that were submitted because they were many.
     pub(super) async fn wait_for_uploads(&mut self) -> Result<(), EngineError> {
-        for upload in std::mem::take(&mut self.uploads) {
+        // Each stays until it has ended: this may be abandoned while it waits.
+        while let Some(upload) = self.uploads.last_mut() {
             // One whose end is never reported belongs to a device that is lost.
             let _ = upload.await;
+            self.uploads.pop();
         }
+        self.upload_bytes = self.unsubmitted_bytes;
         self.fault()
     }
 
-    /// Waits, where that is possible, until all that was submitted is done.
+    /// Waits, where that is possible, until all that was submitted is done. It follows a submit.
     fn poll(&mut self) -> Result<(), EngineError> {
-        self.upload_bytes = 0;
         #[cfg(not(target_arch = "wasm32"))]
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|e| EngineError::Device { reason: e.to_string() })?;
+        {
+            self.device
+                .poll(wgpu::PollType::wait_indefinitely())
+                .map_err(|e| EngineError::Device { reason: e.to_string() })?;
+            self.end_uploads();
+        }
         Ok(())
+    }
+
+    /// Notes that the device has taken in all that was written.
+    fn end_uploads(&mut self) {
+        (self.upload_bytes, self.unsubmitted_bytes) = (0, 0);
     }
 
     pub(super) fn clear(&mut self, buffers: &[BufferId]) -> Result<(), EngineError> {
@@ -651,6 +681,7 @@ impl GpuDevice {
             self.fault()?;
             return Err(EngineError::DeviceLost { reason: "a result could not be read back".to_owned() });
         }
+        self.end_uploads();
         let bytes = self.staging.slice(..n_bytes).get_mapped_range().map(|view| view.to_vec());
         self.staging.unmap();
         bytes.map_err(|e| EngineError::Device { reason: e.to_string() })
@@ -674,6 +705,7 @@ impl GpuDevice {
             self.counters.freed(buffer.size());
             buffer.destroy();
         }
+        self.counters.freed_from(mark);
     }
 }
 

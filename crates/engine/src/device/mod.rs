@@ -77,12 +77,15 @@ impl Limits {
     }
 }
 
+/// The most errors that a device reports for one cause.
+pub const MAX_REPORTS: u32 = 8;
+
 /// Counts of what a device has done, for reports and leak tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Bytes of the buffers that are alive, and of the parameters of plans.
     pub live_bytes: u64,
-    /// The most that these and writes under way have taken together.
+    /// The most that these and writes under way have taken together since the device was last empty.
     pub peak_bytes: u64,
     /// Buffers that are alive.
     pub live_buffers: u64,
@@ -109,6 +112,13 @@ impl Counters {
     fn allocated_beside(&mut self, n_bytes: u64) {
         self.live_bytes += n_bytes;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    /// Forgets the peak where nothing is left.
+    fn freed_from(&mut self, mark: usize) {
+        if mark == 0 {
+            self.peak_bytes = self.live_bytes;
+        }
     }
 
     fn freed(&mut self, n_bytes: u64) {
@@ -324,7 +334,8 @@ impl Device {
         }
     }
 
-    /// Resolves with the reason when the device is lost, and never otherwise. Only the last caller is told.
+    /// Resolves with the reason when the device is lost, and never otherwise. Only the last caller is told:
+    /// what earlier ones were given never resolves.
     pub fn lost(&self) -> impl Future<Output = String> + use<> {
         let receiver = match self {
             Self::Gpu(d) => Some(d.lost()),

@@ -69,5 +69,6 @@ impl PlanDevice {
         for n_words in self.buffers.drain(mark.min(self.buffers.len())..) {
             self.counters.freed(n_words.saturating_mul(4));
         }
+        self.counters.freed_from(mark);
     }
 }

@@ -17,6 +17,7 @@ use signbit_shaders::kernels::{
     sample_histogram, top_final, top_share,
 };
 use signbit_shaders::sampling::{self, History, Shares};
+use signbit_shaders::weights::Weight;
 use signbit_shaders::{BufferId, Dispatch, Tensor};
 
 use crate::config::{ModelConfig, RopeConfig};
@@ -95,6 +96,7 @@ pub struct Model {
     layers: Vec<Layer>,
     output_norm: Tensor,
     lm_head: Matrix,
+    rope: Tensor,
     recurrent: Vec<BufferId>,
     /// See [`Caches::kv_bytes`].
     kv_bytes: HashMap<BufferId, u64>,
@@ -164,6 +166,8 @@ pub struct Score {
 
 impl Model {
     /// Builds caches and plans around weights that are allocated but perhaps not yet filled.
+    ///
+    /// The rotations are missing until [`Model::write_rotations`].
     pub fn build(
         device: &mut Device,
         config: ModelConfig,
@@ -254,6 +258,7 @@ impl Model {
             layers,
             output_norm,
             lm_head,
+            rope,
             recurrent,
             kv_bytes,
             io,
@@ -283,6 +288,18 @@ impl Model {
         memory.staging_bytes = staging_bytes(device.info(), weights, resident_bytes);
         memory.total_bytes = resident_bytes + memory.staging_bytes;
         Ok(model)
+    }
+
+    /// Fills the rotation table, and waits meanwhile as writes need it.
+    pub async fn write_rotations(&self, device: &mut Device) -> Result<(), EngineError> {
+        const RUN: u32 = 1024;
+        let Tensor { buffer, rows, cols } = self.rope;
+        for start in (0..rows).step_by(RUN as usize) {
+            let words = rotations(&self.config.rope, start..(start + RUN).min(rows));
+            device.write(buffer, u64::from(start) * u64::from(cols), &words)?;
+            device.wait_for_uploads().await?;
+        }
+        Ok(())
     }
 
     fn record_plans(&mut self, device: &mut Device, max_rows: u32) -> Result<(), EngineError> {
@@ -473,7 +490,9 @@ impl Model {
         let unread = if self.config.tie_word_embeddings {
             0
         } else {
-            self.token_embd.n_bytes() - self.token_embd.row_bytes()
+            let shards = &self.token_embd.shards;
+            let all: u64 = shards.iter().map(Weight::n_bytes).sum();
+            all - shards.first().map_or(0, Weight::row_bytes)
         };
         StepCost {
             dispatches: dispatches().count() as u64,
@@ -521,25 +540,22 @@ fn fit_rows(what: &str, row_words: u64, limit_words: u64, wanted: u32) -> Result
     }
 }
 
-/// Cosines and sines of every position, [S, n_rot]: computed in f64, since an f32 angle is off by
-/// more than the result's precision at large positions.
+/// A table for cosines and sines of every position, [S, n_rot].
 fn rope_table(device: &mut Device, rope: &RopeConfig, context_length: u32) -> Result<Tensor, EngineError> {
-    let cols = rope.n_rot;
-    let buffer = device.create_buffer("rope", u64::from(context_length) * u64::from(cols))?;
-    let tensor = Tensor { buffer, rows: context_length, cols };
-    if device.only_counts() {
-        return Ok(tensor);
-    }
+    let (rows, cols) = (context_length, rope.n_rot);
+    let buffer = device.create_buffer("rope", u64::from(rows) * u64::from(cols))?;
+    Ok(Tensor { buffer, rows, cols })
+}
+
+/// Cosines and sines of positions, row by row: computed in f64, since an f32 angle is off by more than the
+/// result's precision at large positions.
+fn rotations(rope: &RopeConfig, positions: std::ops::Range<u32>) -> Vec<u32> {
     let (inv_freq, magnitude) = (rope.inv_freq(), rope.magnitude());
-    const RUN: u32 = 1024;
-    for start in (0..context_length).step_by(RUN as usize) {
-        let mut words = Vec::with_capacity((RUN * cols) as usize);
-        for position in start..(start + RUN).min(context_length) {
-            let angles = || inv_freq.iter().map(|f| f64::from(position) * f);
-            words.extend(angles().map(|a| ((a.cos() * magnitude) as f32).to_bits()));
-            words.extend(angles().map(|a| ((a.sin() * magnitude) as f32).to_bits()));
-        }
-        device.write(buffer, u64::from(start) * u64::from(cols), &words)?;
+    let mut words = Vec::with_capacity(positions.len() * rope.n_rot as usize);
+    for position in positions {
+        let angles = || inv_freq.iter().map(|f| f64::from(position) * f);
+        words.extend(angles().map(|a| ((a.cos() * magnitude) as f32).to_bits()));
+        words.extend(angles().map(|a| ((a.sin() * magnitude) as f32).to_bits()));
     }
-    Ok(tensor)
+    words
 }

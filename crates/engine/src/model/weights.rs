@@ -22,22 +22,6 @@ pub struct Matrix {
     pub shards: Vec<Weight>,
 }
 
-impl Matrix {
-    /// Bytes of all rows on the device.
-    pub fn n_bytes(&self) -> u64 {
-        u64::from(self.rows) * self.row_bytes()
-    }
-
-    /// Bytes of one row on the device.
-    pub fn row_bytes(&self) -> u64 {
-        let words = |shard: &Weight| {
-            let (quants, scales) = words_per_row(shard.format, self.cols);
-            u64::from(quants) + u64::from(scales)
-        };
-        self.shards.first().map_or(0, words) * 4
-    }
-}
-
 /// Every tensor that the forward pass reads, by its name in the file.
 #[derive(Debug, Default)]
 pub struct Weights {
