@@ -421,7 +421,7 @@ export interface EngineStats {
   readonly digest: string | null;
   readonly device: {
     readonly live_bytes: number;
-    /** The most that buffers and writes under way have taken together. */
+    /** The most that buffers and writes under way have taken together since the device was last empty. */
     readonly peak_bytes: number;
     readonly live_buffers: number;
     /** Buffers, bind groups and pipelines; none is created after a load. */

@@ -1,4 +1,8 @@
-//! The digest of a model: what a model computes depends on, and nothing else.
+//! The digest of a model: its hyperparameters and the stored values of its tensors, with their types.
+//!
+//! Equal digests mean equal models; models that compute the same may differ in it, since a value stored as
+//! another type, or a key that nothing reads, counts. Whoever keeps a digest beside a file's own hash keeps
+//! one of this encoding, whose version is the number in the first string below.
 //!
 //! It is the same for every file that holds the same model, however the file orders, aligns or splits
 //! its tensors and whatever tokenizer, template or description lies beside them. It is another one

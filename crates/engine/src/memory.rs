@@ -11,7 +11,8 @@
 //!
 //! A rung is too high where the plan exceeds the device's budget, a buffer its limits, or a loop what a
 //! kernel or software adapter counts. Where the device fails to allocate a plan that looked right, the next rung is
-//! tried, contexts then in halves. The host may say where the ladder ends ([`Fallback`]), not reorder it.
+//! tried, contexts then in halves. Memory that runs out while weights are written ends the load with an
+//! error: bytes that have gone by would have to come again, which only the host can arrange. The host may say where the ladder ends ([`Fallback`]), not reorder it.
 
 use crate::device::{DeviceInfo, UPLOAD_BYTES};
 use crate::error::EngineError;

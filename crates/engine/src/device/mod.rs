@@ -163,7 +163,7 @@ impl Device {
         }
     }
 
-    /// Whether this device only counts buffers, so that what would be written need not be computed.
+    /// Whether this device only counts buffers.
     pub fn only_counts(&self) -> bool {
         matches!(self, Self::Plan(_))
     }

@@ -54,7 +54,8 @@ pub struct LoadTimes {
     pub digest_ms: f64,
     /// Milliseconds of turning the file's blocks into the device's layout.
     pub repack_ms: f64,
-    /// Milliseconds of handing the result to the device; none on the CPU, where it is packed in place.
+    /// Milliseconds of handing the result to the device; none on the CPU, where it is packed in place. A page
+    /// hands over without waiting, and its waits between pieces are not counted.
     pub upload_ms: f64,
 }
 
