@@ -35,7 +35,7 @@ await main(async () => {
   }
 });
 
-function printReport(backend, { file_bytes, store, cold, warm, raw, peak_bytes, weight_bytes }) {
+function printReport(backend, { file_bytes, store, cold, warm, raw }) {
   const best = warm.reduce((one, other) => (other.first_token_ms < one.first_token_ms ? other : one));
   const rawRate = Math.max(...raw.map(({ bytes, ms }) => bytes / ms));
   console.log(`\n${backend}: ${(file_bytes / 1e6).toFixed(1)} MB, kept in ${store}`);
@@ -53,14 +53,6 @@ function printReport(backend, { file_bytes, store, cold, warm, raw, peak_bytes, 
   console.log(table(["MB/s", "from the server", "from the storage"], rows));
   const share = (100 * file_bytes) / best.first_token_ms / rawRate;
   console.log(`reading the storage alone: ${rate(rawRate, 1)} MB/s; the load to the first token is ${share.toFixed(0)} % of it`);
-  if (peak_bytes !== null) {
-    const megabytes = (bytes) => `${(bytes / 1e6).toFixed(0)} MB`;
-    const { cold: fromServer, warm: fromStorage } = peak_bytes;
-    console.log(
-      `most memory of page and workers: ${megabytes(fromServer)} from the server, ${megabytes(fromStorage)} from the storage` +
-        (backend === "cpu" ? `, ${megabytes(weight_bytes)} of them weights` : ""),
-    );
-  }
 }
 
 /** Megabytes per second. */

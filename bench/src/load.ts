@@ -20,10 +20,6 @@ export interface LoadBenchmark {
   readonly warm: readonly LoadReport[];
   /** Reading every segment of the file once, and nothing else: before each warm load. */
   readonly raw: readonly RawRead[];
-  /** The most memory that page and workers held, wasm included, in loads of their own; null where the browser does not tell. */
-  readonly peak_bytes: { readonly cold: number; readonly warm: number } | null;
-  /** On the processor they are part of it. */
-  readonly weight_bytes: number;
 }
 
 /** Downloads the model, then loads it `runs` times from where it is kept. */
@@ -37,8 +33,7 @@ export async function measureLoad(backend: "webgpu" | "cpu", url: string, runs: 
     warm.push((await timeLoad({ backend }, url))[0]);
   }
   const [file] = model.files;
-  const { weight_bytes } = model;
-  return { file_bytes: file?.bytes ?? 0, store: file?.store ?? null, cold, warm, raw, peak_bytes: await measureMemory(backend, url), weight_bytes };
+  return { file_bytes: file?.bytes ?? 0, store: file?.store ?? null, cold, warm, raw };
 }
 
 async function deleteAll(): Promise<void> {
@@ -47,32 +42,6 @@ async function deleteAll(): Promise<void> {
     await engine.models.delete(id);
   }
   engine.terminate();
-}
-
-/** Of Chromium, where pages are isolated. */
-interface MemoryPerformance {
-  measureUserAgentSpecificMemory?(): Promise<{ readonly bytes: number }>;
-}
-
-/** Loads once more from the server and once from the store; asking for the memory would disturb what is timed. */
-async function measureMemory(backend: "webgpu" | "cpu", url: string): Promise<LoadBenchmark["peak_bytes"]> {
-  if ((performance as MemoryPerformance).measureUserAgentSpecificMemory === undefined) {
-    return null;
-  }
-  await deleteAll();
-  return { cold: await peakOf(() => timeLoad({ backend }, url)), warm: await peakOf(() => timeLoad({ backend }, url)) };
-}
-
-async function peakOf(load: () => Promise<unknown>): Promise<number> {
-  let isOver = false;
-  let peak = 0;
-  const loading = load().finally(() => (isOver = true));
-  while (!isOver) {
-    const { bytes = 0 } = (await (performance as MemoryPerformance).measureUserAgentSpecificMemory?.()) ?? {};
-    peak = Math.max(peak, bytes);
-  }
-  await loading;
-  return peak;
 }
 
 async function timeLoad(options: CreateEngineOptions, url: string): Promise<[LoadReport, ModelInfo]> {

@@ -15,8 +15,6 @@ const EMBEDDED = path.join(ROOT, "models/signbit-mini.gguf");
 const SIZES = ["layers", "hidden-size", "intermediate-size", "vocab-size", "seed"];
 /** Kernels often take less than the 100 microseconds to which Chromium rounds timestamps for pages. */
 const EXACT_TIMESTAMPS = "--disable-dawn-features=timestamp_quantization";
-/** Else Chromium waits for a garbage collection, for up to 20 s. */
-const MEMORY_AT_ONCE = "--enable-blink-features=ForceEagerMeasureMemory";
 
 const TYPES = { ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".wasm": "application/wasm" };
 
@@ -61,7 +59,7 @@ export async function withBenchPage(options, body) {
     await once(server, "listening");
     const address = `http://127.0.0.1:${server.address().port}/bench/index.html`;
     const profile = options.isVisitor === true ? path.join(folder, "profile") : undefined;
-    const opened = await openPage(address, { hardware: options.hardware, flags: [EXACT_TIMESTAMPS, MEMORY_AT_ONCE], profile });
+    const opened = await openPage(address, { hardware: options.hardware, flags: [EXACT_TIMESTAMPS], profile });
     ({ browser } = opened);
     heading("Benchmark");
     const workload = {
