@@ -164,7 +164,7 @@ test("the store to write to is the fastest that works @page", async ({ persisten
         await storage.inject(fault);
       }
       const kinds = await storage.open(preference);
-      const best = await storage.best();
+      const best = await storage.best().catch(({ message }: Error) => message);
       storage.close();
       return `${kinds.join()} -> ${best}`;
     };
@@ -196,7 +196,7 @@ test("the store to write to is the fastest that works @page", async ({ persisten
     noCache: "opfs -> opfs",
     opfsWanted: "opfs,cache -> opfs",
     cacheWanted: "opfs,cache -> cache",
-    brokenWanted: "opfs,cache -> null",
+    brokenWanted: "opfs,cache -> full",
     noneWanted: " -> null",
     left: [[], []],
   });

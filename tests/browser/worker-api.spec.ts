@@ -192,7 +192,7 @@ test("the worker refuses a second request while it works on one @page", async ({
     await new Promise<void>((resolve) => {
       worker.addEventListener("message", ({ data }) => {
         if (data.type === "ready") {
-          worker.postMessage({ id: 1, method: "init", params: { backend: "cpu" } });
+          worker.postMessage({ id: 1, method: "init", params: { backend: "cpu", storage: { store: "none" }, fetch_port: null } });
           worker.postMessage({ id: 2, method: "stats", params: null });
           return;
         }
