@@ -78,7 +78,7 @@ export interface CreateEngineOptions {
    * answer in progress from where it was. Default true; else requests reject with `device_lost`.
    */
   readonly recover?: boolean;
-  /** Where models are kept: by default in the faster of the browser's stores that works. */
+  /** Where models are kept: by default in OPFS where that works and is not clearly slower than Cache Storage. */
   readonly storage?: "auto" | StoreKind | "none";
   /** Fetches models in place of the browser's own `fetch`. */
   readonly fetch?: typeof fetch;

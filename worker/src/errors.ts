@@ -145,6 +145,13 @@ export function abortError(): DOMException {
   return new DOMException("The request was aborted.", "AbortError");
 }
 
+/** Ends what was begun for a request that its `AbortSignal` has ended. */
+export function throwIfAborted(signal: AbortSignal | undefined): void {
+  if (signal?.aborted === true) {
+    throw abortError();
+  }
+}
+
 /** Whether `error` says that a request was aborted. */
 export function isAbortError(error: unknown): boolean {
   return error instanceof DOMException && error.name === "AbortError";

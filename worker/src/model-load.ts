@@ -1,6 +1,6 @@
 /** The way of a model's bytes from the storage into the engine, file by file. */
 
-import { abortError, EngineError } from "./errors.js";
+import { EngineError, throwIfAborted } from "./errors.js";
 import type { PartEvent } from "./storage/messages.js";
 import type { StorageClient } from "./storage/storage-client.js";
 import { turn } from "./turn.js";
@@ -178,11 +178,5 @@ export class ModelLoad {
 function* cut(piece: Piece): Generator<Piece, void, void> {
   for (let start = 0; start < piece.bytes.length; start += PUSH_BYTES) {
     yield { ...piece, bytes: piece.bytes.subarray(start, start + PUSH_BYTES) };
-  }
-}
-
-function throwIfAborted(signal: AbortSignal): void {
-  if (signal.aborted) {
-    throw abortError();
   }
 }

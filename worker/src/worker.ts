@@ -4,7 +4,7 @@
  * arrive.
  */
 
-import { abortError, EngineError, isErrorCode, serializeError, type ErrorCode, type SerializedError } from "./errors.js";
+import { EngineError, isErrorCode, serializeError, throwIfAborted, type ErrorCode, type SerializedError } from "./errors.js";
 import { ModelLoad } from "./model-load.js";
 import { adapterName, findAdapter, requestSubgroups } from "./adapter.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
@@ -327,10 +327,4 @@ async function generate(id: number, request: Params<"generate">, signal: AbortSi
 
 function report(id: number, progress: Progress): void {
   scope.postMessage({ type: "progress", id, progress });
-}
-
-function throwIfAborted(signal: AbortSignal): void {
-  if (signal.aborted) {
-    throw abortError();
-  }
 }

@@ -1,6 +1,6 @@
 /** A model file that somebody chose on this machine. */
 
-import { abortError, EngineError } from "../errors.js";
+import { EngineError, throwIfAborted } from "../errors.js";
 import { SourceChanged } from "./http-file.js";
 import { differs } from "./http-headers.js";
 import type { FileIdentity } from "./manifests.js";
@@ -45,9 +45,7 @@ export class BlobFile implements Origin {
           cause,
         });
       }
-      if (signal.aborted) {
-        throw abortError();
-      }
+      throwIfAborted(signal);
       yield new Uint8Array(buffer);
     }
   }

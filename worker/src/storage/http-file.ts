@@ -13,7 +13,7 @@ import {
   retryAfter,
   totalOfRefusal,
 } from "./http-headers.js";
-import type { FileIdentity } from "./manifests.js";
+import { unknownIdentity, type FileIdentity } from "./manifests.js";
 import { NoByteStream, pause, Stall, Transfer } from "./transfer.js";
 
 /** How patient to be. */
@@ -277,7 +277,7 @@ export class HttpFile {
     if (bytes === start && this.#identity !== undefined) {
       this.#forgetUnsureSize(this.#identity);
     }
-    const identity = this.#learn({ url: this.#identity?.url ?? this.#url, bytes, etag: null, last_modified: null });
+    const identity = this.#learn({ ...unknownIdentity(this.#identity?.url ?? this.#url), bytes });
     return identity.bytes === start ? { transfer, identity, start, end: start, isToEnd: false, first: undefined } : undefined;
   }
 

@@ -9,6 +9,7 @@ import {
   fileBytes,
   readManifest,
   storedBytes,
+  unknownIdentity,
   updateManifest,
   type FileIdentity,
   type FileManifest,
@@ -212,23 +213,25 @@ export class KeptFile {
   }
 
   async #keep(index: number, segment: Uint8Array<ArrayBuffer>, identity: FileIdentity): Promise<void> {
-    if (this.#expected !== undefined) {
-      this.#requireExpected(index, await sha256Of(segment));
+    // Without storage there may be nothing to hash with, and no need.
+    const sha256 = this.#expected && (await sha256Of(segment));
+    if (sha256 !== undefined) {
+      this.#requireExpected(index, sha256);
     }
-    await this.#attempt(() => this.#write(index, segment, identity));
+    await this.#attempt(() => this.#write(index, segment, identity, sha256));
     // A download that cannot be kept whole leaves nothing. A copy that was whole stays, whatever one of its segments lacks.
     if (this.#isGivenUp && this.#manifest?.sha256 === null) {
       await this.#delete();
     }
   }
 
-  async #write(index: number, segment: Uint8Array<ArrayBuffer>, identity: FileIdentity): Promise<void> {
+  async #write(index: number, segment: Uint8Array<ArrayBuffer>, identity: FileIdentity, known: string | undefined): Promise<void> {
     const { stores, hashes, segmentBytes } = this.#tools;
     const store = this.#manifest === undefined ? await stores.best() : stores.get(this.#manifest.store);
     if (store === undefined) {
       throw new StoreError("unavailable");
     }
-    const sha256 = await sha256Of(segment);
+    const sha256 = known ?? (await sha256Of(segment));
     const record = { length: segment.length, sha256, checksum: hashes.checksum(segment) };
     const now = Date.now();
     const empty: FileManifest = {
@@ -280,7 +283,7 @@ export class KeptFile {
 
   #requireExpected(index: number, sha256: string): void {
     if (this.#expected !== undefined && this.#expected[index] !== sha256) {
-      throw new SourceChanged(this.#manifest?.identity ?? { url: this.#place.id, bytes: null, etag: null, last_modified: null });
+      throw new SourceChanged(this.#manifest?.identity ?? unknownIdentity(this.#place.id));
     }
   }
 

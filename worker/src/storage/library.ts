@@ -4,7 +4,7 @@
  * reject with an `EngineError` of the code `storage_unavailable` where the browser's storage does not answer.
  */
 
-import { abortError, EngineError } from "../errors.js";
+import { EngineError, throwIfAborted } from "../errors.js";
 import type { StorageUsage, StoredModel, StoreKind, Verification } from "../types.js";
 import type { Stores } from "./choose-store.js";
 import { type Checksum, sha256 } from "./hashes.js";
@@ -62,9 +62,7 @@ export function verifyModel(id: string, options: VerifyOptions): Promise<Verific
         if (segment === null) {
           continue;
         }
-        if (options.signal?.aborted === true) {
-          throw abortError();
-        }
+        throwIfAborted(options.signal);
         const bytes = buffer.subarray(0, segment.length);
         const problem = await check(store, segment, bytes, options.checksum);
         if (problem === null) {

@@ -16,6 +16,11 @@ export interface FileIdentity {
   readonly last_modified: string | null;
 }
 
+/** A file of which only the address is known. */
+export function unknownIdentity(url: string): FileIdentity {
+  return { url, bytes: null, etag: null, last_modified: null };
+}
+
 /** A segment that has arrived. Segment `i` begins at `i * segment_bytes`. */
 export interface SegmentRecord {
   readonly length: number;

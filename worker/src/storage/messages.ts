@@ -10,7 +10,7 @@ import type { ModelInfo, StorageNotice, StorageUsage, StoredModel, StoreKind, Ve
 
 /** How the storage worker works, for as long as it lives. */
 export interface StorageOptions {
-  /** Where to keep files. `auto` is the faster store that works. */
+  /** Where to keep files. `auto` is OPFS where that works and is not clearly slower than the cache. */
   readonly store: "auto" | StoreKind | "none";
   readonly segment_bytes?: number;
   readonly stall_ms?: number;

@@ -3,11 +3,11 @@
  * What arrives is kept, segment by segment; what turns out to be damaged is fetched again, and nothing else.
  */
 
-import { abortError, EngineError } from "../errors.js";
+import { abortError, EngineError, throwIfAborted } from "../errors.js";
 import type { ModelFile } from "../types.js";
 import { SourceChanged } from "./http-file.js";
 import { KeptFile, type StorageTools } from "./kept-file.js";
-import type { FileIdentity, FileManifest } from "./manifests.js";
+import { unknownIdentity, type FileIdentity, type FileManifest } from "./manifests.js";
 import type { PartEvent } from "./messages.js";
 import type { Origin, SourceFile } from "./origin.js";
 import type { StreamHash } from "./wasm-hashes.js";
@@ -228,8 +228,7 @@ export class ModelFileReader {
 
   /** What is known of the file. */
   #known(): FileIdentity {
-    const nothing = { url: this.#file.id, bytes: null, etag: null, last_modified: null };
-    return this.#origin?.identity ?? this.#kept.manifest?.identity ?? nothing;
+    return this.#origin?.identity ?? this.#kept.manifest?.identity ?? unknownIdentity(this.#file.id);
   }
 
   /** All bytes are there: compares their digest with the one that was promised. */
@@ -303,10 +302,4 @@ function aborted(signal: AbortSignal): Promise<never> {
     }
     signal.addEventListener("abort", abort, { once: true });
   });
-}
-
-function throwIfAborted(signal: AbortSignal): void {
-  if (signal.aborted) {
-    throw abortError();
-  }
 }

@@ -1,6 +1,6 @@
 /** The storage as the engine's worker uses it. */
 
-import { abortError, deserializeError, EngineError } from "../errors.js";
+import { abortError, deserializeError, EngineError, throwIfAborted } from "../errors.js";
 import type { StorageNotice } from "../types.js";
 import type {
   PartEvent,
@@ -110,9 +110,7 @@ export class StorageClient {
         pull(null);
       }
       for (;;) {
-        if (signal.aborted) {
-          throw abortError();
-        }
+        throwIfAborted(signal);
         if (failure !== undefined) {
           throw failure;
         }

@@ -3,7 +3,7 @@
  * deletes what is kept. One model is open at a time, and one of its files is read at a time.
  */
 
-import { EngineError, isAbortError, serializeError } from "../errors.js";
+import { EngineError, isAbortError, serializeError, throwIfAborted } from "../errors.js";
 import type { StorageNotice, StorageTimes } from "../types.js";
 import { openStores } from "./choose-store.js";
 import { knownDigest, rememberDigest } from "./digests.js";
@@ -103,7 +103,7 @@ class StorageHost {
     };
     const onStoreError = (error: StoreError): void => host.#tell(error);
     const tools = { stores, hashes, segmentBytes: options.segment_bytes ?? SEGMENT_BYTES, times: { ...NO_TIMES }, onStoreError };
-    const host = new StorageHost(tools, http, options.store !== "none", notify);
+    const host: StorageHost = new StorageHost(tools, http, options.store !== "none", notify);
     return host;
   }
 
@@ -222,12 +222,12 @@ async function send(file: ModelFileReader, port: MessagePort, controller: AbortC
       while (credit === 0 && !controller.signal.aborted) {
         await new Promise<void>((resolve) => (wake = resolve));
       }
-      if (controller.signal.aborted) {
-        break;
-      }
+      throwIfAborted(controller.signal);
       credit -= 1;
       post(event);
     }
+    // What was left half way has no end.
+    throwIfAborted(controller.signal);
     post({ type: "end" });
   } catch (error) {
     const has_changed = error instanceof SourceChanged;

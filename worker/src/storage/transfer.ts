@@ -1,6 +1,6 @@
 /** One request and its answer. */
 
-import { abortError } from "../errors.js";
+import { abortError, throwIfAborted } from "../errors.js";
 
 /** Nothing has come for too long. */
 export class Stall extends Error {}
@@ -100,12 +100,6 @@ export async function pause(ms: number, signal: AbortSignal): Promise<void> {
       throw error;
     }
   });
-}
-
-function throwIfAborted(signal: AbortSignal): void {
-  if (signal.aborted) {
-    throw abortError();
-  }
 }
 
 /** Settles as `work` does, unless the signal aborts before, or `ms` pass. */
