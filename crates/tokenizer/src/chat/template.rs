@@ -116,6 +116,27 @@ impl ChatTemplate {
         Ok(Rendered { ids: marking.encode(&marked), text, reasoning_open })
     }
 
+    /// Where in `ids` a turn begins that is not the model's: the places of the control token that the
+    /// template begins a turn with, ascending, without 0. None if the template cannot be read so far.
+    pub fn turn_starts(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u32> {
+        let Some(header) = self.assistant_turn.as_ref().map(|turn| turn.header.as_bytes()) else {
+            return Vec::new();
+        };
+        let control = tokenizer.added().longest_at(header, |t| t == TokenType::Control);
+        let Some(control) = control.map(|token| token.id) else { return Vec::new() };
+        // Compared as bytes, since the end of the header may be one token with what follows it.
+        let is_header = |ids: &[u32]| {
+            let bytes = ids.iter().flat_map(|&id| tokenizer.token_bytes(id));
+            bytes.take(header.len()).eq(header)
+        };
+        (0u32..)
+            .zip(ids)
+            .skip(1)
+            .filter(|&(at, &id)| id == control && !is_header(ids.get(at as usize..).unwrap_or_default()))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
     fn restore_thoughts(
         &self,
         tokenizer: &Tokenizer,
