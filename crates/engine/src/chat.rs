@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use signbit_tokenizer::{
-    Channel, Detokenizer, Message, RenderOptions, Rendered, ThinkFilter, Tokenizer, ToolCall,
+    Channel, Detokenizer, Message, RenderOptions, Rendered, Role, ThinkFilter, Tokenizer, ToolCall,
     parse_tool_calls,
 };
 
-use crate::engine::{Engine, FinishReason, Generation, TokenRequest};
+use crate::engine::{ContextEnd, Engine, FinishReason, Generation, TokenRequest};
 use crate::error::EngineError;
 use crate::sampler::Sampling;
 use crate::session::TokenLogprobs;
@@ -72,6 +72,39 @@ pub struct ChatRequest {
     pub logprobs: bool,
     /// Give those of so many of the most likely tokens as well.
     pub top_logprobs: Option<u32>,
+    /// What happens where the context is full.
+    pub context_end: ContextEndName,
+    /// With a rolling window, what stays at the start; by default the system turn.
+    pub pin_tokens: Option<Pin>,
+}
+
+/// [`ContextEnd`] in a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextEndName {
+    /// A longer prompt is refused, and a reply ends.
+    #[default]
+    Stop,
+    /// The oldest tokens are dropped from attention.
+    Roll,
+}
+
+/// What stays at the start of a rolling window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Pin {
+    /// So many tokens.
+    Tokens(u32),
+    /// A part by its name.
+    Part(PinnedPart),
+}
+
+/// A part of a conversation that can stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PinnedPart {
+    /// The system turn, if the conversation has one.
+    System,
 }
 
 /// llama.cpp's.
@@ -219,6 +252,8 @@ impl Engine {
         let sampling = request.sampling(&loaded.tokenizer);
         let logprobs = request.logprobs()?;
         let stop_ids = if request.ignore_stop { Vec::new() } else { loaded.tokenizer.stop_ids().to_vec() };
+        let first = request.messages.as_ref().and_then(|messages| messages.first());
+        let has_system_turn = first.is_some_and(|message| message.role == Role::System);
         let (prompt, reasoning_open) = match (request.messages, request.prompt, request.ids) {
             (Some(messages), None, None) => {
                 let options = RenderOptions {
@@ -239,7 +274,17 @@ impl Engine {
         if request.stop.iter().any(String::is_empty) {
             return Err(EngineError::InvalidRequest { reason: "a stop text is empty".to_owned() });
         }
+        let context_end = match (request.context_end, request.pin_tokens) {
+            (ContextEndName::Stop, _) => ContextEnd::Stop,
+            (ContextEndName::Roll, Some(Pin::Tokens(pinned))) => ContextEnd::Roll { pinned },
+            (ContextEndName::Roll, Some(Pin::Part(PinnedPart::System)) | None) => {
+                let starts = loaded.template.turn_starts(&loaded.tokenizer, &prompt);
+                let end = starts.first().copied().filter(|_| has_system_turn);
+                ContextEnd::Roll { pinned: end.unwrap_or(0) }
+            }
+        };
         let generation = self.start(TokenRequest {
+            context_end,
             prompt,
             generated: request.generated.clone(),
             max_tokens: request.max_tokens,
@@ -249,7 +294,7 @@ impl Engine {
         })?;
         let usage = Usage {
             prompt_tokens: generation.prompt_tokens() as u32,
-            reused_tokens: generation.reused() as u32,
+            reused_tokens: generation.reuse().reused.min(generation.prompt_tokens() as u32),
             ..Usage::default()
         };
         let mut chat = ChatGeneration {

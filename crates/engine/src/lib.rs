@@ -18,8 +18,10 @@ pub mod memory;
 pub mod model;
 pub mod planner;
 pub mod profile;
+pub mod reuse;
 pub mod sampler;
 pub mod session;
+pub mod snapshot;
 pub mod tuning;
 
 pub use error::EngineError;
