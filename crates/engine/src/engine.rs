@@ -250,6 +250,14 @@ impl Engine {
         Ok(self.resident()?.session.ledger())
     }
 
+    /// Whether the session holds what `generation` has read and generated, and nothing else.
+    pub(crate) fn holds(&self, generation: &Generation) -> bool {
+        self.resident.as_ref().is_some_and(|resident| {
+            let is_current = resident.generation == generation.number;
+            is_current && generation.has_read_prompt() && resident.session.is_sound()
+        })
+    }
+
     /// Forgets the resident session.
     pub fn reset(&mut self) -> Result<(), EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;

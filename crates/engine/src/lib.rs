@@ -20,6 +20,7 @@ pub mod planner;
 pub mod profile;
 pub mod sampler;
 pub mod session;
+pub mod transcript;
 pub mod tuning;
 
 pub use error::EngineError;

@@ -8,6 +8,7 @@ use signbit_shaders::sampling::MAX_TOP;
 use crate::device::{Device, Plan, Read};
 use crate::error::EngineError;
 use crate::model::{MAX_STEPS_PER_SUBMIT, Model, Plans};
+use crate::transcript::Transcript;
 
 /// The tokens that the model's caches match.
 #[derive(Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Session {
     pending: Option<u32>,
     /// Set while a step runs: a step that fails leaves caches that match nothing.
     torn: bool,
+    /// Where replies ended.
+    pub turns: Transcript,
 }
 
 /// What a prefill step should yield.
@@ -114,6 +117,7 @@ impl Session {
         device.clear(model.recurrent())?;
         self.ledger.clear();
         self.pending = None;
+        self.turns.clear();
         self.torn = false;
         Ok(())
     }
@@ -285,8 +289,11 @@ impl Session {
             .and_then(|words| bytemuck::try_pod_read_unaligned(bytemuck::cast_slice(&words)).ok())
             .ok_or_else(|| EngineError::Device { reason: "the state could not be read back".to_owned() })?;
         let words = results.next().unwrap_or_default();
-        self.pending = None;
         let before = self.ledger.len() as u32;
+        if self.pending.take() != read.first().copied() {
+            // A reply that ended with the sampled token is not part of the session any more.
+            self.turns.cut(before as usize);
+        }
         self.ledger.extend(read);
         if state.done == State::DONE_UNUSABLE_LOGITS {
             return Err(EngineError::UnusableLogits { position: state.position });
