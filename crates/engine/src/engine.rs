@@ -309,6 +309,14 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether the session holds what `generation` has read and generated, and nothing else.
+    pub(crate) fn holds(&self, generation: &Generation) -> bool {
+        self.resident.as_ref().is_some_and(|resident| {
+            let is_current = resident.generation == generation.number;
+            is_current && generation.cut.is_none() && generation.has_read_prompt() && resident.session.is_sound()
+        })
+    }
+
     /// Forgets the resident session.
     pub fn reset(&mut self) -> Result<(), EngineError> {
         self.begin_session()?;
@@ -397,6 +405,7 @@ impl Engine {
         let cuts = self.cuts(prompt, n_kept)?;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
         let head = resident.session.head();
+        let n_common = head.common(&request.prompt);
         let generation = Generation {
             number: resident.generation,
             reuse: Reuse::of(head, &request.prompt, n_read as u32, reason),
@@ -414,7 +423,7 @@ impl Engine {
             finished,
             request,
         };
-        resident.session.interrupt();
+        resident.session.begin(n_common);
         if choice != Choice::Greedy {
             write_sampling(&mut self.device, resident, &generation)?;
         }

@@ -22,6 +22,7 @@ pub mod reuse;
 pub mod sampler;
 pub mod session;
 pub mod snapshot;
+pub mod transcript;
 pub mod tuning;
 
 pub use error::EngineError;

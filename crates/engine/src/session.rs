@@ -11,6 +11,7 @@ use crate::error::EngineError;
 use crate::model::kept::{Kept, count};
 use crate::model::{MAX_STEPS_PER_SUBMIT, Model, Plans};
 use crate::snapshot::ChunkDigests;
+use crate::transcript::{Transcript, Turn};
 
 /// What is known of a session without its data: enough to tell what of a prompt it would save.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,11 @@ pub struct Head {
     pub dropped: Range<u32>,
     /// Ends of the checkpoints, ascending.
     pub checkpoints: Vec<u32>,
+    /// Where replies ended.
+    pub turns: Transcript,
+    /// Where the last request left what there was before: a prompt that leaves the session behind that takes
+    /// the place of the last turn.
+    pub last_turn: u32,
 }
 
 impl Head {
@@ -280,6 +286,7 @@ impl Session {
         self.follows = false;
         let settled = model.kept().settled(head.rows(to));
         head.ids.truncate(to as usize);
+        head.turns.cut(to as usize);
         head.pending = None;
         if to <= head.dropped.start {
             head.dropped = 0..0;
@@ -363,9 +370,15 @@ impl Session {
         *self = Self { head, checkpoints, digests, rotated_by, ..Self::default() };
     }
 
-    /// Says that what follows is another generation's: the device's own state is not that.
-    pub fn interrupt(&mut self) {
-        self.follows = false;
+    /// Enters the turns that a prompt begins with, and the reply to it.
+    pub(crate) fn note_turns(&mut self, turns: impl IntoIterator<Item = Turn>) {
+        turns.into_iter().for_each(|turn| self.head.turns.insert(turn));
+    }
+
+    /// Says that another generation begins, of whose prompt the session has the first `common` tokens: the
+    /// device's own state is not that.
+    pub fn begin(&mut self, common: u32) {
+        (self.follows, self.head.last_turn) = (false, common);
     }
 
     /// Makes the rotations those of the positions that the next rows are at.
@@ -582,8 +595,13 @@ impl Session {
             .and_then(|words| bytemuck::try_pod_read_unaligned(bytemuck::cast_slice(&words)).ok())
             .ok_or_else(|| EngineError::Device { reason: "the state could not be read back".to_owned() })?;
         let words = results.next().unwrap_or_default();
-        (self.head.pending, self.follows) = (None, false);
         let (before, n_read) = (self.position(), read.len() as u32);
+        let len = self.head.ids.len();
+        if self.head.pending.take() != read.first().copied() && n_read > 0 {
+            // A reply that ended with the sampled token is not part of the session any more.
+            self.head.turns.cut(len);
+        }
+        self.follows = false;
         self.head.ids.extend(read);
         if state.done == State::DONE_UNUSABLE_LOGITS {
             return Err(EngineError::UnusableLogits { position: state.position });

@@ -17,6 +17,7 @@ use crate::error::EngineError;
 use crate::loader::LoadedModel;
 use crate::model::kept::{Kept, count, part};
 use crate::session::{Checkpoint, Head, Session, thin_out};
+use crate::transcript::Transcript;
 
 /// The version of this format. Another is refused.
 pub const FORMAT: u32 = 1;
@@ -52,6 +53,8 @@ pub struct ComputedBy {
     pub name: String,
     /// On the CPU the precision of activations.
     pub activations: Option<String>,
+    /// Positions that the caches held: attention is split among workgroups by them.
+    pub context_length: u32,
 }
 
 /// A part of a session's data.
@@ -96,6 +99,10 @@ pub struct Manifest {
     pub dropped: Option<[u32; 2]>,
     /// See [`Head::checkpoints`].
     pub checkpoints: Vec<u32>,
+    /// See [`Head::turns`].
+    pub turns: Transcript,
+    /// See [`Head::last_turn`].
+    pub last_turn: u32,
     /// The most bytes of a chunk.
     pub chunk_bytes: u32,
     /// All chunks, in order.
@@ -108,8 +115,14 @@ impl Manifest {
     /// The session without its data.
     pub fn head(&self) -> Head {
         let dropped = self.dropped.map_or(0..0, |[start, end]| start..end);
-        let (ids, checkpoints) = (self.ids.clone(), self.checkpoints.clone());
-        Head { ids, pending: self.pending, dropped, checkpoints }
+        Head {
+            ids: self.ids.clone(),
+            pending: self.pending,
+            dropped,
+            checkpoints: self.checkpoints.clone(),
+            turns: self.turns.clone(),
+            last_turn: self.last_turn,
+        }
     }
 
     /// The manifest's own digest.
@@ -231,11 +244,14 @@ impl Engine {
                 backend: info.backend.to_owned(),
                 name: info.name.clone(),
                 activations: info.activations.map(str::to_owned),
+                context_length: loaded.model.context_length(),
             },
             ids: head.ids.clone(),
             pending: head.pending,
             dropped: (!head.dropped.is_empty()).then_some([head.dropped.start, head.dropped.end]),
             checkpoints: head.checkpoints.clone(),
+            turns: head.turns.clone(),
+            last_turn: head.last_turn,
             chunk_bytes,
             chunks,
             digest: None,
