@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use signbit_tokenizer::{
-    Channel, Detokenizer, Message, RenderOptions, Rendered, Role, ThinkFilter, TokenType, Tokenizer, ToolCall,
-    parse_tool_calls,
+    Channel, Detokenizer, Message, RenderOptions, Rendered, Role, ThinkFilter, TokenType, Tokenizer,
+    ToolCall, parse_tool_calls,
 };
 
 use crate::engine::{ContextEnd, Engine, FinishReason, Generation, TokenRequest};
 use crate::error::EngineError;
 use crate::loader::LoadedModel;
+use crate::reuse::Reuse;
 use crate::sampler::Sampling;
-use crate::session::{Head, TokenLogprobs};
+use crate::session::{Head, Obstacle, TokenLogprobs};
 use crate::transcript::{Conversation, Transcript, Turn};
 
 /// What to generate. Exactly one of `messages`, `prompt` and `ids` is given.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ChatRequest {
+    /// The name of the conversation; see [`crate::placement`].
+    pub session: Option<String>,
     /// A conversation, rendered with the model's template.
     pub messages: Option<Vec<Message>>,
     /// Plain text to go on from, without a template.
@@ -223,6 +226,69 @@ pub struct ChatDelta {
     pub tool_calls: Vec<ToolCall>,
     /// Tokens so far.
     pub usage: Usage,
+    /// What of the prompt the session held already.
+    pub reuse: ChatReuse,
+}
+
+/// [`Reuse`] with texts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ChatReuse {
+    /// See [`Reuse::committed`].
+    pub committed: u32,
+    /// See [`Reuse::prompt`].
+    pub prompt: u32,
+    /// See [`Reuse::reused`].
+    pub reused: u32,
+    /// See [`Reuse::prefilled`].
+    pub prefilled: u32,
+    /// See [`Reuse::reason`].
+    pub reason: Option<Obstacle>,
+    /// See [`Reuse::divergence`].
+    pub divergence: Option<ChatDivergence>,
+    /// Tokens of the conversation that attention no longer sees, those dropped by this reply included.
+    pub dropped: u32,
+}
+
+/// The first token that differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChatDivergence {
+    /// Its index.
+    pub at: u32,
+    /// What comes before it in both.
+    pub before: Excerpt,
+    /// What follows in the session.
+    pub committed: Excerpt,
+    /// What follows in the prompt.
+    pub prompt: Excerpt,
+}
+
+/// A few tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Excerpt {
+    /// Their ids.
+    pub ids: Vec<u32>,
+    /// Their text.
+    pub text: String,
+}
+
+impl ChatReuse {
+    fn new(tokenizer: &Tokenizer, reuse: &Reuse) -> Self {
+        let excerpt = |ids: &[u32]| Excerpt { ids: ids.to_vec(), text: tokenizer.decode(ids) };
+        Self {
+            committed: reuse.committed,
+            prompt: reuse.prompt,
+            reused: reuse.reused,
+            prefilled: reuse.prefilled,
+            reason: reuse.reason,
+            divergence: reuse.divergence.as_ref().map(|divergence| ChatDivergence {
+                at: divergence.at,
+                before: excerpt(&divergence.before),
+                committed: excerpt(&divergence.committed),
+                prompt: excerpt(&divergence.prompt),
+            }),
+            dropped: reuse.dropped,
+        }
+    }
 }
 
 /// What the model is to go on from.
@@ -248,6 +314,7 @@ pub struct ChatGeneration {
     max_reasoning_tokens: Option<u32>,
     usage: Usage,
     conversation: Option<(Conversation, Transcript)>,
+    reuse: ChatReuse,
     /// What has been given out so far.
     given: Given,
 }
@@ -336,6 +403,7 @@ impl Engine {
             reused_tokens: generation.reuse().reused.min(generation.prompt_tokens() as u32),
             ..Usage::default()
         };
+        let reuse = ChatReuse::new(&self.loaded()?.tokenizer, generation.reuse());
         let mut chat = ChatGeneration {
             answer: AnswerFilter::new(request.stop, !request.tools.is_empty()),
             generation,
@@ -346,6 +414,7 @@ impl Engine {
             max_reasoning_tokens: request.max_reasoning_tokens,
             usage,
             conversation: prompt.conversation,
+            reuse,
             given: Given::default(),
         };
         self.replay(&mut chat, &request.generated)?;
@@ -377,6 +446,8 @@ impl Engine {
         delta.prefilled = chat.usage.prompt_tokens.min(chat.generation.prefilled() as u32);
         delta.prompt_tokens = chat.usage.prompt_tokens;
         delta.usage = chat.usage;
+        delta.reuse =
+            ChatReuse { dropped: self.session()?.head().dropped.len() as u32, ..chat.reuse.clone() };
         Ok(delta)
     }
 
