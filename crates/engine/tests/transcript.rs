@@ -374,6 +374,39 @@ fn an_abandoned_reply_is_known_as_far_as_it_was_given_out() {
     assert_eq!(turns(&mut talk), Transcript::default());
 }
 
+/// The steps that were on the way when a caller had enough are not in its history.
+#[test]
+fn a_caller_may_have_missed_the_last_steps_of_a_reply() {
+    for n_missed in 0..4 {
+        let mut talk = Talk::new("tiny-geo");
+        talk.messages.push(json!({ "role": "user", "content": "What is the capital of France?" }));
+        let request = talk.request(Some(false), &json!({}));
+        let mut chat = talk.engine.start_chat(request).unwrap();
+        let mut steps: Vec<(String, usize)> = Vec::new();
+        let mut content = String::new();
+        while steps.len() < 5 {
+            // Word by word, as on a slow device.
+            talk.engine.set_time_budget(0.0);
+            let delta = block_on(talk.engine.step_chat(&mut chat)).unwrap();
+            assert_eq!(delta.finish_reason, None);
+            content.push_str(&delta.content);
+            if !delta.content.is_empty() {
+                steps.push((content.clone(), talk.ids().len()));
+            }
+        }
+        talk.engine.end_chat(chat);
+        let (content, len) = &steps[steps.len() - 1 - n_missed];
+        talk.messages.push(json!({ "role": "assistant", "content": content }));
+        talk.messages.push(json!({ "role": "user", "content": "Why?" }));
+        let processed = talk.ids();
+        let turns = talk.engine.parts_mut().unwrap().2.turns.clone();
+        let request = talk.request(Some(false), &json!({}));
+        let prompt = talk.engine.prompt_ids(&request, Some((&turns, &processed))).unwrap().ids;
+        let new = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n";
+        assert_eq!(prompt, [&processed[..*len], &talk.encode(&format!("{new}{CLOSED}"))].concat());
+    }
+}
+
 /// What is behind the stop text was processed and not given out: the history is what was given.
 #[test]
 fn a_reply_that_a_stop_text_ended_is_rendered() {
