@@ -3,6 +3,9 @@
  * digests. The engine makes both and checks what they mean; everything here only carries them.
  */
 
+import { EngineError } from "../errors.js";
+import { isCount, isHex, isRecord, isText } from "../shapes.js";
+
 /** A piece of one part of a session's caches. */
 export interface SnapshotChunk {
   /** The cache rows of these tokens, or the recurrent state after so many. */
@@ -42,6 +45,21 @@ export const MAX_CHUNK_BYTES = 16_000_000;
 /** Gives the bytes of the chunk with a digest. */
 export type ChunkSource = (digest: string) => Promise<Blob | ArrayBuffer | Uint8Array>;
 
+/** What a source has given, as bytes. Rejects with `snapshot_corrupt` where it is in a file that can no longer be read. */
+export async function readBytes(given: Blob | ArrayBuffer | Uint8Array): Promise<Uint8Array> {
+  if (given instanceof Uint8Array) {
+    return given;
+  }
+  if (given instanceof ArrayBuffer) {
+    return new Uint8Array(given);
+  }
+  try {
+    return new Uint8Array(await given.arrayBuffer());
+  } catch (cause) {
+    throw new EngineError("snapshot_corrupt", { detail: `its file cannot be read: ${String(cause)}`, cause });
+  }
+}
+
 /** The bytes of each chunk by its digest. What a manifest names twice is there once. */
 export function chunkSizes({ chunks }: Pick<SnapshotManifest, "chunks">): Map<string, number> {
   return new Map(chunks.map(({ digest, bytes }) => [digest, bytes]));
@@ -69,7 +87,7 @@ export function isSnapshotManifest(value: unknown): value is SnapshotManifest {
     isRecord(value) &&
     isCount(value["format"]) &&
     isRecord(value["fingerprint"]) &&
-    typeof value["fingerprint"]["model"] === "string" &&
+    isText(value["fingerprint"]["model"]) &&
     Array.isArray(value["ids"]) &&
     value["ids"].every(isCount) &&
     areChunks(value["chunks"]) &&
@@ -77,16 +95,9 @@ export function isSnapshotManifest(value: unknown): value is SnapshotManifest {
   );
 }
 
-export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === "object" && value !== null;
-}
-
-export function isCount(value: unknown): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= 0;
-}
-
+/** Whether `value` is XXH3 of 128 bits, in hexadecimal. */
 export function isDigest(value: unknown): value is string {
-  return typeof value === "string" && /^[0-9a-f]{32}$/.test(value);
+  return isHex(value, 32);
 }
 
 function areChunks(value: unknown): value is readonly SnapshotChunk[] {

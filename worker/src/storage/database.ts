@@ -8,30 +8,37 @@ import { StoreError, toStoreError } from "./segment-store.js";
 const NAME = "signbit";
 
 /** To be raised with every change of what is kept: an old tab then gets no access instead of misreading it. */
-const VERSION = 2;
+const VERSION = 3;
 
-/** The tables: tuning under one fixed key, manifests by the id of the file, model digests by the hashes of the files. */
-const TABLES = ["tuning", "files", "digests"] as const;
+/**
+ * The tables: tuning under one fixed key, manifests by the id of the file, model digests by the hashes of the files,
+ * snapshots by the id of the session, and their chunks by their digests.
+ */
+const TABLES = ["tuning", "files", "digests", "snapshots", "chunks"] as const;
 
 export type Table = (typeof TABLES)[number];
 
 /** How long to wait for a tab that holds an older version open. */
 const PATIENCE_MS = 3000;
 
+/** The tables of a transaction, by name. */
+export type Tables<T extends Table> = Readonly<Record<T, IDBObjectStore>>;
+
 /**
- * Runs `act` as one transaction over one table, and resolves when it is kept. `act` may wait for `settled`
- * requests of that table and for nothing else. What it throws undoes the transaction. Rejects with a
+ * Runs `act` as one transaction over `tables`, and resolves when it is kept. `act` may wait for `settled`
+ * requests of these tables and for nothing else. What it throws undoes the transaction. Rejects with a
  * `StoreError` where the database refuses.
  */
-export async function transact<T>(
-  table: Table,
+export async function transact<T extends Table, R>(
+  tables: readonly T[],
   mode: "readonly" | "readwrite",
-  act: (store: IDBObjectStore) => Promise<T>,
-): Promise<T> {
+  act: (tables: Tables<T>) => Promise<R>,
+): Promise<R> {
   const database = await open();
   try {
-    const transaction = database.transaction(table, mode);
-    const [value] = await Promise.all([run(transaction, table, act), completion(transaction)]);
+    const transaction = database.transaction(tables, mode);
+    const stores = Object.fromEntries(tables.map((table) => [table, transaction.objectStore(table)])) as Tables<T>;
+    const [value] = await Promise.all([run(transaction, () => act(stores)), completion(transaction)]);
     return value;
   } catch (cause) {
     throw cause instanceof DOMException ? toStoreError(cause) : cause;
@@ -48,14 +55,15 @@ export function settled<T>(request: IDBRequest<T>): Promise<T> {
   });
 }
 
-async function run<T>(transaction: IDBTransaction, table: Table, act: (store: IDBObjectStore) => Promise<T>): Promise<T> {
+async function run<R>(transaction: IDBTransaction, act: () => Promise<R>): Promise<R> {
   try {
-    return await act(transaction.objectStore(table));
+    return await act();
   } catch (error) {
-    // It has ended already where the database itself failed.
-    if (transaction.error === null) {
-      transaction.abort();
+    // Where the database itself has ended it, a request that was waiting tells of the end and not of its cause.
+    if (transaction.error !== null) {
+      throw transaction.error;
     }
+    transaction.abort();
     throw error;
   }
 }
