@@ -106,7 +106,8 @@ export class SnapshotStore {
           hint: "Allow saved sessions to take more, or go on with a new session.",
         });
       }
-      return locked(LOCK, "exclusive", () => this.#save(snapshot, source, budgetBytes, signal), signal);
+      const save = () => tidied(() => this.#save(snapshot, source, budgetBytes, signal));
+      return locked(LOCK, "exclusive", save, signal);
     });
   }
 
@@ -198,21 +199,13 @@ export class SnapshotStore {
     budgetBytes: number,
     signal: AbortSignal | undefined,
   ): Promise<Saved> {
-    try {
-      for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
-        await this.#writeChunks(snapshot.manifest, source, signal);
-        throwIfAborted(signal);
-        const saved = await transact(["snapshots", "chunks"], "readwrite", (tables) => commit(tables, snapshot, budgetBytes));
-        if (saved !== undefined) {
-          return saved;
-        }
+    for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
+      await this.#writeChunks(snapshot.manifest, source, signal);
+      throwIfAborted(signal);
+      const saved = await transact(["snapshots", "chunks"], "readwrite", (tables) => commit(tables, snapshot, budgetBytes));
+      if (saved !== undefined) {
+        return saved;
       }
-    } catch (error) {
-      // After an abort the next save goes on with the chunks that are here. After a refusal there may be none.
-      if (!isAbortError(error)) {
-        await transact(["snapshots", "chunks"], "readwrite", collect).catch(() => 0);
-      }
-      throw error;
     }
     throw new EngineError("storage_unavailable", { detail: "other tabs remove the session's chunks while it is saved" });
   }
@@ -232,6 +225,21 @@ export class SnapshotStore {
       const buffer = ownBuffer(given);
       await transact(["chunks"], "readwrite", ({ chunks }) => settled(chunks.put(buffer, digest)));
     }
+  }
+}
+
+/**
+ * Runs a save, and removes the chunks of one that fails. After an abort they stay: the next save goes on with them.
+ * Errors of the storage are told with the room that there was before.
+ */
+async function tidied<T>(save: () => Promise<T>): Promise<T> {
+  try {
+    return await answered(save);
+  } catch (error) {
+    if (!isAbortError(error)) {
+      await transact(["snapshots", "chunks"], "readwrite", collect).catch(() => 0);
+    }
+    throw error;
   }
 }
 

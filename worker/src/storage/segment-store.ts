@@ -73,7 +73,7 @@ export async function answered<T>(act: () => Promise<T>): Promise<T> {
       throw new EngineError("storage_unavailable", { detail: error.message, cause: error });
     }
     const { usage, quota } = await storageEstimate();
-    const detail = `${usage ?? "an unknown number of"} bytes are used, and ${quota ?? "an unknown number"} allowed`;
+    const detail = `it counts ${usage ?? "an unknown number of"} bytes of this site, and tells of a quota of ${quota ?? "an unknown number of"} bytes`;
     throw new EngineError("storage_full", { detail, cause: error });
   }
 }
