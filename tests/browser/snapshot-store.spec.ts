@@ -1,7 +1,7 @@
 /** Saved sessions: real databases, with tabs, crashes and refusals. The sessions are made up; their chunks are real bytes. */
 
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import type { JSHandle, Page } from "@playwright/test";
@@ -316,6 +316,58 @@ test("a chunk that is missing, cut short or changed is told, costs no other sess
   expect(found).toEqual(Array.from({ length: 6 }, () => ["snapshot_corrupt", "snapshot_corrupt", [1, 3], [2], [1, 2, 3]]));
 });
 
+for (const damage of ["lost", "cut short"] as const) {
+  test(`files of the database that are ${damage} cost the sessions in them and no other @page`, async ({ persistentContext, profile }) => {
+    const before = await persistentContext();
+    const first = before.pages()[0] ?? (await before.newPage());
+    await openHarness(first);
+    await first.evaluate(async () => {
+      const storage = harness.storage.open();
+      await storage.saveSession({ id: "chat", seeds: [1, 2, 3] });
+      await storage.saveSession({ id: "large", seeds: [], data: harness.storage.bytesOf(9, 200_000) });
+    });
+    await before.close();
+    // Large values have files of their own: three chunks, and the record with the large data.
+    const files = readdirSync(profile, { recursive: true, withFileTypes: true })
+      .filter((file) => file.isFile() && file.parentPath.includes("indexeddb.blob"))
+      .map((file) => path.join(file.parentPath, file.name));
+    expect(files).toHaveLength(4);
+    for (const file of files) {
+      if (damage === "lost") {
+        rmSync(file);
+      } else {
+        truncateSync(file, 50_000);
+      }
+    }
+
+    const after = await persistentContext();
+    const page = after.pages()[0] ?? (await after.newPage());
+    await openHarness(page);
+    const found = await page.evaluate(async () => {
+      const storage = harness.storage.open();
+      return {
+        chat: await harness.storage.outcome(storage.readSession("chat")),
+        large: await storage.readSession("large"),
+        list: (await storage.listSessions()).map(({ id }) => id),
+        saved: (await storage.saveSession({ id: "new", seeds: [4] })).asked,
+        deleted: [await storage.deleteSession("chat"), await storage.deleteSession("large")],
+        asked: (await storage.saveSession({ id: "chat", seeds: [1, 2, 3] })).asked,
+        again: (await storage.readSession("chat"))?.seeds,
+      };
+    });
+    expect(found).toEqual({
+      chat: "snapshot_corrupt",
+      large: null,
+      list: ["chat"],
+      saved: [4],
+      // What cannot be read is gone already.
+      deleted: [true, false],
+      asked: [1, 2, 3],
+      again: [1, 2, 3],
+    });
+  });
+}
+
 test("a record of another shape is as good as none @page", async ({ persistent: page }) => {
   await openHarness(page);
   const found = await page.evaluate(async () => {
@@ -545,13 +597,17 @@ async function exported(storage: JSHandle<Storage>, id: string): Promise<Buffer>
   return Buffer.from(base64, "base64");
 }
 
-/** What becomes of a file that is imported, or why it is not. */
-async function imported(storage: JSHandle<Storage>, file: Buffer): Promise<unknown> {
-  return storage.evaluate(async (storage, base64) => {
-    const file = new Blob([Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))]);
-    const refusal = await storage.refusedFile(file);
-    return refusal === "ok" ? storage.importSession(file, "imported") : refusal;
-  }, file.toString("base64"));
+/** What becomes of a file that is imported, or why it is not. It may consist of `bytes` many times. */
+async function imported(storage: JSHandle<Storage>, bytes: Buffer, times = 1): Promise<unknown> {
+  return storage.evaluate(
+    async (storage, { base64, times }) => {
+      const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+      const file = new Blob(Array.from({ length: times }, () => bytes));
+      const refusal = await storage.refusedFile(file);
+      return refusal === "ok" ? storage.importSession(file, "imported") : refusal;
+    },
+    { base64: bytes.toString("base64"), times },
+  );
 }
 
 test("the file of a session is one that tar unpacks, and tar packs others that come back @page", async ({ persistent: page }) => {
@@ -680,15 +736,16 @@ test("a file that is damaged, forged or something else is refused with a reason 
     "a manifest without ids": [archive([described({ ids: undefined }), ...chunks]), "does not describe a session"],
     "a manifest with odd ids": [archive([described({ ids: [0.5] }), ...chunks]), "does not describe a session"],
     "a manifest with odd chunks": [archive([described({ chunks: [{ digest: "x", bytes: 1 }] })]), "does not describe a session"],
-    "a manifest of 64 MiB": [archive([{ ...manifest, content: Buffer.alloc(64 * MIB + 1, " ") }]), "is larger than"],
+    "a manifest of 64 MiB": [archive([{ ...manifest, size: (64 * MIB + 1).toString(8).padStart(11, "0") }]), "is larger than"],
     "data that is not JSON": [archive([...good, { name: "data.json", content: "{" }]), "data.json is not JSON"],
     "a chunk of another length": [archive([manifest, first, { ...second, content: "short" }]), "has another length"],
-    "too many entries": [archive(Array.from({ length: 65_537 }, () => ({ name: "chunks/", type: "5" }))), "more than 65536 entries"],
   };
   for (const [name, [bytes, reason]] of Object.entries(cases)) {
     const refusal = await imported(storage, bytes);
     expect(refusal, name).toMatch(/^snapshot_corrupt: The saved session is damaged: /);
     expect(refusal, name).toContain(reason);
   }
+  const folder = archive([{ name: "chunks/", type: "5" }], Buffer.alloc(0));
+  expect(await imported(storage, folder, 65_537)).toContain("the archive has more than 65536 entries");
   expect(await storage.evaluate((storage) => storage.readSession("imported"))).toEqual(whole);
 });

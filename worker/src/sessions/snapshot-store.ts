@@ -7,7 +7,7 @@
 
 import { EngineError, isAbortError, throwIfAborted } from "../errors.js";
 import { isCount, isRecord, isText } from "../shapes.js";
-import { settled, type Tables, transact } from "../storage/database.js";
+import { intact, settled, type Tables, transact } from "../storage/database.js";
 import type { Checksum } from "../storage/hashes.js";
 import { locked } from "../storage/locks.js";
 import { answered } from "../storage/segment-store.js";
@@ -114,7 +114,7 @@ export class SnapshotStore {
   /** The session that was saved under this id, if there is one. */
   read(id: string): Promise<SnapshotRecord | undefined> {
     return answered(async () =>
-      known(await transact(["snapshots"], "readonly", ({ snapshots }) => settled(snapshots.get(id))), id),
+      known(await transact(["snapshots"], "readonly", ({ snapshots }) => intact(snapshots, id)), id),
     );
   }
 
@@ -124,7 +124,7 @@ export class SnapshotStore {
    */
   chunk(digest: string): Promise<Uint8Array<ArrayBuffer>> {
     return answered(async () => {
-      const found: unknown = await transact(["chunks"], "readonly", ({ chunks }) => settled(chunks.get(digest)));
+      const found = await transact(["chunks"], "readonly", ({ chunks }) => intact(chunks, digest));
       if (found instanceof ArrayBuffer) {
         const bytes = new Uint8Array(found);
         if (this.#checksum(bytes) === digest) {
@@ -150,7 +150,7 @@ export class SnapshotStore {
   async touch(id: string): Promise<void> {
     await answered(() =>
       transact(["snapshots"], "readwrite", async ({ snapshots }) => {
-        const record = known(await settled(snapshots.get(id)), id);
+        const record = known(await intact(snapshots, id), id);
         if (record !== undefined) {
           await settled(snapshots.put({ ...record, used_at: Date.now() } satisfies SnapshotRecord, id));
         }
@@ -308,7 +308,7 @@ async function keys({ chunks }: Tables<"chunks">): Promise<Set<string>> {
 async function entries({ snapshots }: Tables<"snapshots">): Promise<Entry[]> {
   const all: Entry[] = [];
   for (const key of await settled(snapshots.getAllKeys())) {
-    const record = known(await settled(snapshots.get(key)), key);
+    const record = known(await intact(snapshots, key), key);
     if (record !== undefined) {
       all.push({ info: describe(record), sizes: chunkSizes(record.manifest) });
     }
