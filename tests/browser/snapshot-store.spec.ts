@@ -698,7 +698,8 @@ test("a file that is damaged, forged or something else is refused with a reason 
   const folders = [{ name: "./", type: "5" }, { name: "./chunks/", type: "5" }];
   const whole = { seeds: [1, 2], is_named: true };
   expect(await imported(storage, archive(good))).toEqual(whole);
-  expect(await imported(storage, archive([...folders, ...chunks.map((chunk) => ({ ...chunk, name: `./${chunk.name}`, type: "\0" })), manifest]))).toEqual(whole);
+  const prefixed = chunks.map((chunk) => ({ ...chunk, name: `./${chunk.name}`, type: "\0" }));
+  expect(await imported(storage, archive([...folders, ...prefixed, manifest]))).toEqual(whole);
 
   const cases: Record<string, readonly [Buffer, string]> = {
     nothing: [Buffer.alloc(0), "the file is not a tar archive"],

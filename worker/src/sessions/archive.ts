@@ -58,9 +58,9 @@ export interface UnpackedArchive {
 }
 
 /**
- * Packs a session. Chunks are asked for one at a time, and are then the browser's to keep, who may put them on the disk.
- * Rejects with `invalid_request` where `data` is not JSON or has more than 64 MiB of it, with `snapshot_corrupt` where a chunk has
- * another length than the manifest says, and as `source` does.
+ * Packs a session. Chunks are asked for one at a time, and are then kept by the browser, on the disk if it likes.
+ * Rejects with `invalid_request` where `data` is not JSON or has more than 64 MiB of it, with `snapshot_corrupt` where a
+ * chunk has another length than the manifest says, and as `source` does.
  */
 export async function packArchive(manifest: SnapshotManifest, data: unknown, source: ChunkSource): Promise<Blob> {
   const parts: Blob[] = [entry(MANIFEST, toJson(manifest, "manifest"))];

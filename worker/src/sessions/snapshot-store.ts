@@ -55,7 +55,7 @@ export interface SnapshotToSave extends Pick<SnapshotRecord, "id" | "manifest" |
 export interface SaveOptions {
   /** Bytes that the chunks of all saved sessions may take. Without it the browser's quota is the only limit. */
   readonly budgetBytes?: number;
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** What a save has done. */
@@ -125,13 +125,15 @@ export class SnapshotStore {
   chunk(digest: string): Promise<Uint8Array<ArrayBuffer>> {
     return answered(async () => {
       const found = await transact(["chunks"], "readonly", ({ chunks }) => intact(chunks, digest));
-      if (found instanceof ArrayBuffer) {
-        const bytes = new Uint8Array(found);
-        if (this.#checksum(bytes) === digest) {
-          return bytes;
-        }
+      if (this.#isSound(found, digest)) {
+        return new Uint8Array(found);
       }
-      await transact(["chunks"], "readwrite", ({ chunks }) => settled(chunks.delete(digest)));
+      await transact(["chunks"], "readwrite", async ({ chunks }) => {
+        // Another tab may have written it again meanwhile.
+        if (!this.#isSound(await intact(chunks, digest), digest)) {
+          await settled(chunks.delete(digest));
+        }
+      });
       throw new EngineError("snapshot_corrupt", {
         detail: `the chunk ${digest} is ${found === undefined ? "missing" : "not as it was written"}`,
       });
@@ -210,6 +212,11 @@ export class SnapshotStore {
     throw new EngineError("storage_unavailable", { detail: "other tabs remove the session's chunks while it is saved" });
   }
 
+  /** Whether what is kept under a digest is what it says. */
+  #isSound(found: unknown, digest: string): found is ArrayBuffer {
+    return found instanceof ArrayBuffer && this.#checksum(new Uint8Array(found)) === digest;
+  }
+
   /** Writes the chunks that are not here. */
   async #writeChunks(manifest: SnapshotManifest, source: ChunkSource, signal: AbortSignal | undefined): Promise<void> {
     const there = await transact(["chunks"], "readonly", keys);
@@ -243,7 +250,10 @@ async function tidied<T>(save: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Records a session whose chunks are written, and removes what has to go. Undefined, and nothing is changed, where one is missing. */
+/**
+ * Records a session whose chunks are written, and removes what has to go. Where a chunk is missing, it changes nothing
+ * and gives undefined.
+ */
 async function commit(
   tables: Tables<"snapshots" | "chunks">,
   snapshot: SnapshotToSave,
@@ -270,7 +280,11 @@ async function commit(
 }
 
 /** Who of `saved` and `others` stays within the budget, and who of `others` has to go for it. */
-function divide(saved: Entry, others: readonly Entry[], budgetBytes: number): { readonly kept: Entry[]; readonly evicted: Entry[] } {
+function divide(
+  saved: Entry,
+  others: readonly Entry[],
+  budgetBytes: number,
+): { readonly kept: readonly Entry[]; readonly evicted: readonly Entry[] } {
   const rest = [...others].sort(
     (one, other) => Number(one.info.is_named) - Number(other.info.is_named) || one.info.used_at - other.info.used_at,
   );
