@@ -74,6 +74,22 @@ const ERROR_TEXTS = {
     sentence: "The browser's storage cannot be used.",
     hint: "Allow this site to store data, close its other tabs, then try again.",
   },
+  storage_full: {
+    sentence: "The browser's storage is full.",
+    hint: "Delete sessions or models that are no longer needed, or free space on the disk, then try again.",
+  },
+  session_unknown: {
+    sentence: "There is no such session.",
+    hint: "List the sessions, and take the id from there.",
+  },
+  snapshot_mismatch: {
+    sentence: "The saved session does not fit the model that is loaded.",
+    hint: "Load the model that it was made with, with the same kind of cache, or send the whole conversation again.",
+  },
+  snapshot_corrupt: {
+    sentence: "The saved session is damaged.",
+    hint: "Delete it and send the whole conversation again, or import it once more from a file that is whole.",
+  },
   aborted: {
     sentence: "The engine was shut down.",
     hint: "Create a new engine.",

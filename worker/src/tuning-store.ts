@@ -3,7 +3,7 @@
  * IndexedDB may be missing or refuse at any time; then every load measures.
  */
 
-import { settled, transact } from "./storage/database.js";
+import { settled, type Tables, transact } from "./storage/database.js";
 import type { Tuning } from "./types.js";
 
 const KEY = "latest";
@@ -15,7 +15,7 @@ const PATIENCE_MS = 300;
 export async function readTuning(): Promise<Tuning | undefined> {
   const timeout = new Promise<undefined>((resolve) => setTimeout(resolve, PATIENCE_MS));
   try {
-    return await Promise.race([transact("tuning", "readonly", read), timeout]);
+    return await Promise.race([transact(["tuning"], "readonly", read), timeout]);
   } catch {
     return undefined;
   }
@@ -28,12 +28,12 @@ export async function keepTuning(tuning: Tuning): Promise<void> {
   const others = before?.device === tuning.device ? before.products.filter(({ product }) => !isNew.has(product)) : [];
   try {
     const record = { ...tuning, products: [...tuning.products, ...others] };
-    await transact("tuning", "readwrite", (table) => settled(table.put(record, KEY)));
+    await transact(["tuning"], "readwrite", ({ tuning }) => settled(tuning.put(record, KEY)));
   } catch {
     // The next load measures again.
   }
 }
 
-function read(table: IDBObjectStore): Promise<Tuning | undefined> {
-  return settled<Tuning | undefined>(table.get(KEY));
+function read({ tuning }: Tables<"tuning">): Promise<Tuning | undefined> {
+  return settled<Tuning | undefined>(tuning.get(KEY));
 }

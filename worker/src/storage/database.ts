@@ -3,40 +3,52 @@
  * time. A connection lives for one transaction, so that no tab keeps another from a newer version for long.
  */
 
-import { StoreError, toStoreError } from "./segment-store.js";
+import { isNamed, StoreError, toStoreError } from "./segment-store.js";
 
 const NAME = "signbit";
 
 /** To be raised with every change of what is kept: an old tab then gets no access instead of misreading it. */
-const VERSION = 2;
+const VERSION = 3;
 
-/** The tables: tuning under one fixed key, manifests by the id of the file, model digests by the hashes of the files. */
-const TABLES = ["tuning", "files", "digests"] as const;
+/**
+ * The tables: tuning under one fixed key, manifests by the id of the file, model digests by the hashes of the files,
+ * snapshots by the id of the session, and their chunks by their digests.
+ */
+const TABLES = ["tuning", "files", "digests", "snapshots", "chunks"] as const;
 
 export type Table = (typeof TABLES)[number];
 
 /** How long to wait for a tab that holds an older version open. */
 const PATIENCE_MS = 3000;
 
+/** The tables of a transaction, by name. */
+export type Tables<T extends Table> = Readonly<Record<T, IDBObjectStore>>;
+
 /**
- * Runs `act` as one transaction over one table, and resolves when it is kept. `act` may wait for `settled`
- * requests of that table and for nothing else. What it throws undoes the transaction. Rejects with a
- * `StoreError` where the database refuses.
+ * Runs `act` as one transaction over `tables`, and resolves when it is kept. `act` may wait for `settled` and `intact`
+ * requests of these tables and for nothing else. What it throws undoes the transaction. Where the browser has lost
+ * a value that `act` reads, the key is deleted and `act` runs again. Rejects with a `StoreError` where the database refuses.
  */
-export async function transact<T>(
-  table: Table,
+export async function transact<T extends Table, R>(
+  tables: readonly T[],
   mode: "readonly" | "readwrite",
-  act: (store: IDBObjectStore) => Promise<T>,
-): Promise<T> {
-  const database = await open();
-  try {
-    const transaction = database.transaction(table, mode);
-    const [value] = await Promise.all([run(transaction, table, act), completion(transaction)]);
-    return value;
-  } catch (cause) {
-    throw cause instanceof DOMException ? toStoreError(cause) : cause;
-  } finally {
-    database.close();
+  act: (tables: Tables<T>) => Promise<R>,
+): Promise<R> {
+  let before: LostValue | undefined;
+  for (;;) {
+    try {
+      return await attempt(tables, mode, act);
+    } catch (error) {
+      if (!(error instanceof LostValue)) {
+        throw error;
+      }
+      const { table, key } = error;
+      // The first time it may have been the disk.
+      if (before?.table === table && before.key === key) {
+        await attempt([table], "readwrite", (tables) => settled(tables[table].delete(key)));
+      }
+      before = error;
+    }
   }
 }
 
@@ -48,15 +60,61 @@ export function settled<T>(request: IDBRequest<T>): Promise<T> {
   });
 }
 
-async function run<T>(transaction: IDBTransaction, table: Table, act: (store: IDBObjectStore) => Promise<T>): Promise<T> {
+/** What a table has under a key, for tables with large values: see `LostValue`. */
+export function intact(table: IDBObjectStore, key: IDBValidKey): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const request = table.get(key);
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => {
+      const isLost = isNamed(request.error, "NotReadableError") || isNamed(request.error, "UnknownError");
+      reject(isLost ? new LostValue(table.name as Table, key) : (request.error ?? refusal()));
+    };
+  });
+}
+
+/**
+ * A value that the browser no longer has. Chromium keeps large ones in files of their own, which can get lost or be cut
+ * short; whatever reads such a value fails, with all else in its transaction.
+ */
+class LostValue extends Error {
+  readonly table: Table;
+  readonly key: IDBValidKey;
+
+  constructor(table: Table, key: IDBValidKey) {
+    super(`the browser has lost ${String(key)}`);
+    this.table = table;
+    this.key = key;
+  }
+}
+
+async function attempt<T extends Table, R>(
+  tables: readonly T[],
+  mode: "readonly" | "readwrite",
+  act: (tables: Tables<T>) => Promise<R>,
+): Promise<R> {
+  const database = await open();
   try {
-    return await act(transaction.objectStore(table));
+    const transaction = database.transaction(tables, mode);
+    const stores = Object.fromEntries(tables.map((table) => [table, transaction.objectStore(table)])) as Tables<T>;
+    const [value] = await Promise.all([run(transaction, () => act(stores)), completion(transaction)]);
+    return value;
+  } catch (cause) {
+    throw cause instanceof DOMException ? toStoreError(cause) : cause;
+  } finally {
+    database.close();
+  }
+}
+
+async function run<R>(transaction: IDBTransaction, act: () => Promise<R>): Promise<R> {
+  try {
+    return await act();
   } catch (error) {
-    // It has ended already where the database itself failed.
     if (transaction.error === null) {
       transaction.abort();
+      throw error;
     }
-    throw error;
+    // It has ended already, and a request that was waiting tells of the end and not of its cause.
+    throw error instanceof DOMException ? transaction.error : error;
   }
 }
 

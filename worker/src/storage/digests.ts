@@ -7,12 +7,12 @@ import { settled, transact } from "./database.js";
 
 /** Keeps the digest of the model that consists of files with these SHA-256s, in this order. */
 export async function rememberDigest(sha256s: readonly string[], digest: string): Promise<void> {
-  await transact("digests", "readwrite", (digests) => settled(digests.put(digest, key(sha256s))));
+  await transact(["digests"], "readwrite", ({ digests }) => settled(digests.put(digest, key(sha256s))));
 }
 
 /** The digest of the model that consists of these files, if it is known. */
 export async function knownDigest(sha256s: readonly string[]): Promise<string | undefined> {
-  const digest: unknown = await transact("digests", "readonly", (digests) => settled(digests.get(key(sha256s))));
+  const digest: unknown = await transact(["digests"], "readonly", ({ digests }) => settled(digests.get(key(sha256s))));
   return typeof digest === "string" ? digest : undefined;
 }
 

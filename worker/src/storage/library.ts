@@ -18,7 +18,7 @@ import {
   updateManifest,
 } from "./manifests.js";
 import { whileRemoving } from "./segment-lock.js";
-import { type SegmentStore, StoreError } from "./segment-store.js";
+import { answered, type SegmentStore, storageEstimate } from "./segment-store.js";
 
 const STORE_KINDS = ["opfs", "cache"] as const satisfies readonly StoreKind[];
 
@@ -109,12 +109,10 @@ export function collectGarbage(stores: Stores): Promise<number> {
 /** How much is kept. Never rejects: what the browser does not say is null. */
 export async function usage(): Promise<StorageUsage> {
   const { storage } = navigator as { readonly storage?: StorageManager };
-  const estimate = await storage?.estimate?.().catch(() => undefined);
   const isPersisted = await storage?.persisted?.().catch(() => false);
   return {
     model_bytes: await modelBytes().catch(() => 0),
-    usage: estimate?.usage ?? null,
-    quota: estimate?.quota ?? null,
+    ...(await storageEstimate()),
     is_persisted: isPersisted ?? false,
   };
 }
@@ -244,16 +242,4 @@ async function sweep(stores: Stores): Promise<number> {
     }
   }
   return removed;
-}
-
-/** What storage refuses, as the error of the engine. */
-async function answered<T>(act: () => Promise<T>): Promise<T> {
-  try {
-    return await act();
-  } catch (error) {
-    if (error instanceof StoreError) {
-      throw new EngineError("storage_unavailable", { detail: error.message, cause: error });
-    }
-    throw error;
-  }
 }

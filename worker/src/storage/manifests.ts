@@ -3,6 +3,7 @@
  * have arrived. Kept in IndexedDB, whose transactions a closed page cannot leave half done.
  */
 
+import { isCount, isHex, isRecord, isText } from "../shapes.js";
 import type { StoreKind } from "../types.js";
 import { settled, transact } from "./database.js";
 
@@ -54,12 +55,12 @@ export interface FileManifest {
 
 /** The manifest of a file, if there is one. Rejects with a `StoreError` where the database refuses, as all of these do. */
 export async function readManifest(id: string): Promise<FileManifest | undefined> {
-  return known(await transact("files", "readonly", (files) => settled(files.get(id))));
+  return known(await transact(["files"], "readonly", ({ files }) => settled(files.get(id))));
 }
 
 /** The manifests of all files, in the order of their ids. */
 export async function allManifests(): Promise<FileManifest[]> {
-  const records: unknown[] = await transact("files", "readonly", (files) => settled(files.getAll()));
+  const records: unknown[] = await transact(["files"], "readonly", ({ files }) => settled(files.getAll()));
   return records.filter(isManifest);
 }
 
@@ -71,7 +72,7 @@ export function updateManifest(
   id: string,
   change: (now: FileManifest | undefined) => FileManifest | undefined,
 ): Promise<FileManifest | undefined> {
-  return transact("files", "readwrite", async (files) => {
+  return transact(["files"], "readwrite", async ({ files }) => {
     const now = known(await settled(files.get(id)));
     const next = change(now);
     if (next === undefined) {
@@ -84,7 +85,7 @@ export function updateManifest(
 
 /** Forgets a file. Its segments stay until they are collected (`library.ts`). */
 export async function deleteManifest(id: string): Promise<void> {
-  await transact("files", "readwrite", (files) => settled(files.delete(id)));
+  await transact(["files"], "readwrite", ({ files }) => settled(files.delete(id)));
 }
 
 /** Bytes of the file, or null as long as nobody knows. */
@@ -154,20 +155,4 @@ function areSegments(value: unknown, segmentBytes: number, fileBytes: number | n
 
 function isSegment(value: unknown): value is SegmentRecord {
   return isRecord(value) && isCount(value["length"]) && isHex(value["sha256"], 64) && isHex(value["checksum"], 32);
-}
-
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === "object" && value !== null;
-}
-
-function isText(value: unknown): value is string {
-  return typeof value === "string";
-}
-
-function isCount(value: unknown): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= 0;
-}
-
-function isHex(value: unknown, digits: number): value is string {
-  return isText(value) && value.length === digits && /^[0-9a-f]*$/.test(value);
 }

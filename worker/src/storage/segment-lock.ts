@@ -7,19 +7,16 @@
  * writer in, and would wait for the first.
  */
 
+import { locked } from "./locks.js";
+
 const LOCK = "signbit-segments";
 
 /** Runs `act`, which writes a segment and records it, while no tab removes any. To be held for one segment at a time. */
 export function whileWriting<T>(act: () => Promise<T>): Promise<T> {
-  return locked("shared", act);
+  return locked(LOCK, "shared", act);
 }
 
 /** Runs `act`, which removes segments, while no tab has one that is written and not recorded. */
 export function whileRemoving<T>(act: () => Promise<T>): Promise<T> {
-  return locked("exclusive", act);
-}
-
-async function locked<T>(mode: LockMode, act: () => Promise<T>): Promise<T> {
-  const { locks } = navigator as { readonly locks?: LockManager };
-  return locks === undefined ? act() : locks.request(LOCK, { mode }, act);
+  return locked(LOCK, "exclusive", act);
 }

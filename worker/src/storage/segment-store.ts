@@ -3,6 +3,7 @@
  * of its own SHA-256. What a segment is for is written in the manifests (`manifests.ts`).
  */
 
+import { EngineError } from "../errors.js";
 import type { StoreKind } from "../types.js";
 
 /**
@@ -51,4 +52,29 @@ export function toStoreError(cause: unknown): StoreError {
 /** Whether `error` is the platform's error of that name. */
 export function isNamed(error: unknown, name: string): boolean {
   return error instanceof DOMException && error.name === name;
+}
+
+/** Bytes that the browser counts for this origin, and how many it allows; null where it does not say. */
+export async function storageEstimate(): Promise<{ readonly usage: number | null; readonly quota: number | null }> {
+  const { storage } = navigator as { readonly storage?: StorageManager };
+  const estimate = await storage?.estimate?.().catch(() => undefined);
+  return { usage: estimate?.usage ?? null, quota: estimate?.quota ?? null };
+}
+
+/** Runs `act`, and turns a `StoreError` into the error of the engine: `storage_full` or `storage_unavailable`. */
+export async function answered<T>(act: () => Promise<T>): Promise<T> {
+  try {
+    return await act();
+  } catch (error) {
+    if (!(error instanceof StoreError)) {
+      throw error;
+    }
+    if (error.problem === "unavailable") {
+      throw new EngineError("storage_unavailable", { detail: error.message, cause: error });
+    }
+    const { usage, quota } = await storageEstimate();
+    const [counted, allowed] = [usage, quota].map((bytes) => `${bytes ?? "an unknown number of"} bytes`);
+    const detail = `it counts ${counted} of this site, and tells of a quota of ${allowed}`;
+    throw new EngineError("storage_full", { detail, cause: error });
+  }
 }

@@ -24,7 +24,7 @@ import type {
 } from "./messages.js";
 import { ModelFileReader } from "./model-file-reader.js";
 import { sourceFiles } from "./origin.js";
-import { SEGMENT_BYTES, type StoreError } from "./segment-store.js";
+import { SEGMENT_BYTES, storageEstimate, type StoreError } from "./segment-store.js";
 import { startHashes } from "./wasm-hashes.js";
 
 /** Where calls come from: the global scope of a worker, or a port. */
@@ -250,11 +250,9 @@ function changed(cause: SourceChanged): EngineError {
 }
 
 async function storageNotice({ problem, message }: StoreError): Promise<StorageNotice> {
-  const estimate = await navigator.storage?.estimate().catch(() => undefined);
   return {
     code: problem === "full" ? "storage_full" : "storage_unavailable",
     message: `The model runs, but it is not kept on this machine: ${message}.`,
-    usage: estimate?.usage ?? null,
-    quota: estimate?.quota ?? null,
+    ...(await storageEstimate()),
   };
 }
