@@ -3,8 +3,9 @@
  * the contract is written down here, once, and the module is bound to it in one place.
  */
 
-import init, { WasmEngine as ModuleEngine } from "../wasm/signbit_engine.js";
+import init, { checksum, WasmEngine as ModuleEngine } from "../wasm/signbit_engine.js";
 import type { Params } from "./protocol.js";
+import type { SnapshotChunk, SnapshotManifest } from "./sessions/snapshot.js";
 import type {
   Activations,
   BackendChoice,
@@ -48,6 +49,32 @@ export interface PartProgress {
   readonly bytes_total: number | null;
 }
 
+/** The session on the device. */
+export interface ResidentSession {
+  /** Null where there is none. */
+  readonly id: string | null;
+  readonly tokens: number;
+  /** Of its snapshot. */
+  readonly bytes: number;
+  readonly is_named: boolean;
+}
+
+/** Where a generation runs. */
+export interface Placement {
+  /** The session that it goes on with. */
+  readonly session: string;
+  /** Whether the resident session has to be kept first, because it would lose something. */
+  readonly park: boolean;
+  /** A known session that has to become resident first. */
+  readonly bring: string | null;
+}
+
+/** A snapshot some of whose chunks have not been read yet. */
+export interface OpenSnapshot extends Omit<SnapshotManifest, "chunks" | "digest"> {
+  /** A digest is null as long as it is not known. */
+  readonly chunks: readonly (Omit<SnapshotChunk, "digest"> & { readonly digest: string | null })[];
+}
+
 /**
  * One engine with at most one model and at most one generation in progress. The files of a
  * split model are pushed twice: each until its header is complete, then each from start to end.
@@ -75,11 +102,30 @@ export interface WasmEngine {
   ): { readonly text: string; readonly ids: readonly number[] };
   score(ids: Uint32Array, chunk: number): Promise<Float32Array>;
   reset(): void;
+  session(): ResidentSession;
+  /** Decides where a generation runs, of which `start` makes use; `fresh` is the id of a new session without a name. */
+  place(request: Params<"generate">, fresh: string): Placement;
+  /** Tells of a session that is not resident, and that `place` may choose. */
+  know(id: string, manifest: SnapshotManifest, is_named: boolean): void;
+  forget(id: string): void;
+  /** Begins a snapshot of the resident session, which must not change before its last chunk is read. */
+  snapshot(): OpenSnapshot;
+  snapshot_chunk(index: number): Promise<{ readonly digest: string; readonly bytes: Uint8Array<ArrayBuffer> }>;
+  /** The whole manifest, once every chunk without a digest has been read. */
+  finish_snapshot(): SnapshotManifest;
+  /** Checks everything that can be checked without the chunks; where it rejects, the resident session stays. */
+  begin_restore(manifest: SnapshotManifest, id: string, is_named: boolean): void;
+  /** Takes the chunks in any order. */
+  restore_chunk(bytes: Uint8Array): Promise<void>;
+  /** Makes the session resident, once every chunk is there. */
+  finish_restore(): void;
   stats(): EngineStats;
   check_kernels(filter: string | undefined): Promise<readonly KernelCheck[]>;
   profile(prompt_tokens: number, runs: number): Promise<Profile>;
   free(): void;
 }
+
+export { checksum };
 
 /** Compiles the wasm module, from where the package has it if no address is given. */
 export async function compileModule(url: string | undefined): Promise<WebAssembly.Module> {

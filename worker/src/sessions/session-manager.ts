@@ -1,0 +1,672 @@
+/**
+ * Keeps the sessions that are not on the device: parked in memory, or saved in the browser's storage. Nothing here
+ * overlaps: the worker carries out one request at a time, and ends the save under way before it begins the next.
+ */
+
+import { EngineError, isAbortError, serializeError, throwIfAborted } from "../errors.js";
+import type { Params } from "../protocol.js";
+import { turn } from "../turn.js";
+import type { ReuseSource, SessionInfo, SessionNotice, SessionNoticeCode, SessionSnapshot } from "../types.js";
+import { uniqueId } from "../unique-id.js";
+import type { OpenSnapshot, ResidentSession, WasmEngine } from "../wasm-engine.js";
+import { ParkedSessions, type ParkedSession } from "./parked.js";
+import type { SnapshotStore } from "./snapshot-store.js";
+import { chunkSizes, isSnapshotManifest, readBytes, snapshotBytes, sum, type ChunkSource, type SnapshotManifest } from "./snapshot.js";
+
+/** How sessions are kept, for as long as the worker lives. */
+export interface SessionOptions {
+  /** Sessions in memory, and bytes that they may take together. */
+  readonly parked?: number;
+  readonly parked_bytes?: number;
+  /** Bytes of what is saved without being asked for. */
+  readonly saved_bytes?: number;
+  /** Whether anything is saved without being asked for. */
+  readonly autosave?: boolean;
+  /** How long a session has to rest before it is saved. */
+  readonly debounce_ms?: number;
+}
+
+/** What must not be left half done. */
+const NEVER = new AbortController().signal;
+
+const MIB = 1024 * 1024;
+const DEFAULTS: Required<SessionOptions> = {
+  parked: 3,
+  parked_bytes: 512 * MIB,
+  saved_bytes: 2048 * MIB,
+  autosave: true,
+  debounce_ms: 2000,
+};
+
+/** What a save holds of a session at most; bytes beyond are read from the device a second time. */
+const HELD_BYTES = 64 * MIB;
+
+const MESSAGES: Readonly<Record<SessionNoticeCode, string>> = {
+  saved: "The session is saved.",
+  not_saved: "The session is not saved. Answers go on, and it is tried again after the next one.",
+  dropped: "The session had to make room for others. Its conversation is read anew when it goes on.",
+  not_restored: "The session could not be brought back. Its conversation is read anew.",
+};
+
+/** Hears what becomes of sessions, and of the error where there was one. */
+export type TellSession = (notice: SessionNotice, error: unknown) => void;
+
+type Resident = ResidentSession & { readonly id: string };
+
+/** Gives the bytes of a chunk. */
+type Piece = () => Promise<Uint8Array>;
+
+export class SessionManager {
+  readonly #engine: WasmEngine;
+  /** Null where nothing may be kept. */
+  readonly #store: SnapshotStore | null;
+  readonly #options: Required<SessionOptions>;
+  readonly #tell: TellSession;
+  readonly #parked: ParkedSessions;
+  /** Digest of the model that is loaded. */
+  #model: string | null = null;
+  /** As it was after the last request: while one is carried out, the engine answers no questions. */
+  #resident: Resident | null = null;
+  /** Whether the resident session has moved on since it was parked or saved. */
+  #hasMoved = false;
+  /** Sessions to be saved when there is time. */
+  readonly #unsaved = new Set<string>();
+  /** When that is, on the clock of `performance`. */
+  #dueAt = 0;
+  /** The manifest of each session, by its digest, that this worker knows to be saved. */
+  readonly #savedAs = new Map<string, string>();
+  /** What came with a session and is to be saved with it. */
+  readonly #data = new Map<string, unknown>();
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #saving: { readonly controller: AbortController; readonly end: Promise<void> } | undefined;
+
+  constructor(engine: WasmEngine, store: SnapshotStore | null, options: SessionOptions, tell: TellSession) {
+    this.#engine = engine;
+    this.#store = store;
+    this.#options = { ...DEFAULTS, ...options };
+    this.#tell = tell;
+    this.#parked = new ParkedSessions({ sessions: this.#options.parked, bytes: this.#options.parked_bytes });
+  }
+
+  /** Ends the save under way, between two chunks. To be called before the engine is used. */
+  async pause(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#saving?.controller.abort();
+    await this.#saving?.end;
+  }
+
+  /** Takes saving up again. To be called when the engine is free. */
+  resume(): void {
+    this.#note();
+    if (this.#unsaved.size > 0 && this.#saving === undefined) {
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.#startSaving(), Math.max(0, this.#dueAt - performance.now()));
+    }
+  }
+
+  /** Saves without waiting any longer: the page may be gone soon. To be called when the engine is free. */
+  hurry(): void {
+    this.#dueAt = 0;
+    this.resume();
+  }
+
+  /** A model was loaded: tells the engine which of its sessions there are. */
+  async enter(model: string): Promise<void> {
+    this.#model = model;
+    this.#note();
+    for (const [id] of this.#parked.entries()) {
+      this.#introduce(id);
+    }
+    // Without the storage, what is in memory has to do; a request for what is saved says what is wrong.
+    const saved = (await this.#store?.list().catch(() => [])) ?? [];
+    for (const { id } of saved.filter((info) => info.model === model && this.#parked.get(info.id) === undefined)) {
+      await this.#learn(id);
+    }
+  }
+
+  /** Keeps the resident session before something that it does not outlive. */
+  async leave(signal: AbortSignal): Promise<void> {
+    if (this.#resident !== null && this.#hasMoved) {
+      await this.#parkIfPossible(signal);
+      await this.#makeRoom(null, signal);
+    }
+  }
+
+  /** There is no model any more. */
+  unloaded(): void {
+    this.#model = null;
+    this.#note();
+  }
+
+  /** Makes the session resident that a request goes on with. Resolves with where it was, if it was not resident. */
+  async before(request: Params<"generate">, signal: AbortSignal): Promise<ReuseSource | null> {
+    const { session } = request;
+    if (session !== undefined && session !== this.#resident?.id && this.#parked.get(session) === undefined) {
+      // Another tab may have saved it, or deleted it.
+      await this.#learn(session);
+    }
+    const placement = this.#engine.place(request, uniqueId());
+    if (placement.park) {
+      await this.#parkIfPossible(signal);
+    }
+    let source: ReuseSource | null = null;
+    if (placement.bring !== null) {
+      source = await this.#bringIfPossible(placement.bring, signal);
+    }
+    await this.#makeRoom(placement.session, signal);
+    return source;
+  }
+
+  /** The resident session has moved on. */
+  moved(): void {
+    this.#note();
+    this.#hasMoved = true;
+    if (this.#resident?.is_named === true) {
+      this.#saveLater(this.#resident.id);
+    }
+  }
+
+  /** Forgets all sessions that are not saved. */
+  forgetAll(): void {
+    for (const [id] of this.#parked.entries()) {
+      this.#parked.delete(id);
+      if (!this.#savedAs.has(id)) {
+        this.#forget(id);
+      }
+    }
+    this.#unsaved.clear();
+    this.#data.clear();
+    this.#note();
+  }
+
+  /** Those on the device and in memory first, each once. */
+  async list(): Promise<readonly SessionInfo[]> {
+    const saved = (await this.#store?.list()) ?? [];
+    const infos = new Map<string, SessionInfo>();
+    const add = (info: Omit<SessionInfo, "saved_at" | "data">): void => {
+      if (!infos.has(info.id)) {
+        const { saved_at = null, data: savedData } = saved.find(({ id }) => id === info.id) ?? {};
+        const data = this.#data.get(info.id) ?? savedData;
+        infos.set(info.id, { ...info, saved_at, ...(data === undefined ? {} : { data }) });
+      }
+    };
+    if (this.#resident !== null && this.#model !== null) {
+      add({ ...this.#resident, model: this.#model, where: "resident" });
+    }
+    for (const [id, { manifest, is_named }] of this.#parked.entries().toReversed()) {
+      const { fingerprint, ids } = manifest;
+      add({ id, model: fingerprint.model, tokens: ids.length, bytes: snapshotBytes(manifest), is_named, where: "parked" });
+    }
+    for (const { id, model, tokens, bytes, is_named } of saved) {
+      add({ id, model, tokens, bytes, is_named, where: "saved" });
+    }
+    return [...infos.values()];
+  }
+
+  /** Saves a session now, whatever there is. */
+  async save(id: string, data: unknown, signal: AbortSignal): Promise<SessionInfo> {
+    await this.#save(id, id, { data, signal });
+    return this.#info(id);
+  }
+
+  /** Makes a session resident. Where that fails, the one before is resident again. */
+  async open(id: string, signal: AbortSignal): Promise<SessionInfo> {
+    if (this.#resident?.id !== id) {
+      await this.#exchange(id, () => this.#bring(id, signal).then(() => undefined), signal);
+    }
+    return this.#info(id);
+  }
+
+  /** Forgets a session wherever it is. */
+  async delete(id: string): Promise<void> {
+    const wasSaved = (await this.#store?.delete(id)) ?? false;
+    const wasHere = this.#resident?.id === id || this.#parked.get(id) !== undefined;
+    if (!wasSaved && !wasHere) {
+      throw unknownSession(id);
+    }
+    this.#parked.delete(id);
+    this.#unsaved.delete(id);
+    this.#savedAs.delete(id);
+    this.#data.delete(id);
+    this.#forget(id);
+    if (this.#resident?.id === id) {
+      this.#engine.reset();
+      this.#note();
+    }
+  }
+
+  /** Gives a session as it is now a second name, under which it can go on in another way. */
+  async fork(id: string, as: string, signal: AbortSignal): Promise<SessionInfo> {
+    if ((await this.list()).some((info) => info.id === as)) {
+      throw new EngineError("invalid_request", {
+        detail: `there is a session "${as}" already`,
+        hint: "Choose another name, or delete that session first.",
+      });
+    }
+    const data = await this.#dataOf(id);
+    const parked = this.#parked.get(id);
+    let isHeld = false;
+    if (this.#resident?.id === id) {
+      isHeld = await this.#hold(as, true, signal);
+    } else if (parked !== undefined) {
+      this.#parked.put(as, { ...parked, is_named: true }, new Map());
+      this.#introduce(as);
+      isHeld = true;
+    }
+    if (isHeld) {
+      if (data !== undefined) {
+        this.#data.set(as, data);
+      }
+      this.#saveLater(as);
+      await this.#makeRoom(this.#resident?.id ?? null, signal);
+    } else {
+      await this.#save(id, as, { data, signal });
+      await this.#learn(as);
+    }
+    return this.#info(as);
+  }
+
+  /** A session with all of its bytes; the resident one where there is no id. */
+  async snapshot(wanted: string | null, signal: AbortSignal): Promise<SessionSnapshot> {
+    const id = wanted ?? this.#resident?.id;
+    if (id === undefined) {
+      throw new EngineError("session_unknown", { detail: "no session is resident" });
+    }
+    const data = await this.#dataOf(id);
+    const blobs = new Map<string, Blob>();
+    const keep = (digest: string, bytes: Uint8Array<ArrayBuffer>): void => void blobs.set(digest, new Blob([bytes]));
+    let manifest: SnapshotManifest;
+    if (this.#resident?.id === id) {
+      const isHeld = (digest: string): boolean => this.#parked.chunk(digest) !== undefined;
+      manifest = await this.#read(this.#engine.snapshot(), isHeld, keep, signal);
+    } else {
+      manifest = await this.#withStored(id, signal, async (session, chunk) => {
+        for (const digest of chunkSizes(session.manifest).keys()) {
+          throwIfAborted(signal);
+          keep(digest, await chunk(digest));
+        }
+        return session.manifest;
+      });
+    }
+    const chunks = [...chunkSizes(manifest).keys()].map(
+      (digest) => blobs.get(digest) ?? new Blob([this.#parked.chunk(digest) ?? new Uint8Array()]),
+    );
+    return { manifest, chunks, ...(data === undefined ? {} : { data }) };
+  }
+
+  /** Makes a session of a snapshot, and makes it resident. Where that fails, the one before is resident again. */
+  async restore({ manifest, chunks, data, session }: Params<"restore_session">, signal: AbortSignal): Promise<SessionInfo> {
+    if (!isSnapshotManifest(manifest)) {
+      throw new EngineError("snapshot_corrupt", { detail: "its manifest is none" });
+    }
+    const id = session ?? uniqueId();
+    const isNamed = session !== undefined;
+    await this.#exchange(id, () => this.#install(id, isNamed, manifest, chunks.map((chunk) => () => readBytes(chunk)), signal), signal);
+    // What may have had this name has given way.
+    this.#parked.delete(id);
+    this.#savedAs.delete(id);
+    if (data !== undefined) {
+      this.#data.set(id, data);
+    }
+    this.moved();
+    return this.#info(id);
+  }
+
+  /** Reads the resident session, and tells `keep` the chunks that are not known or whose digest is none that `isKnown`. */
+  async #read(
+    { chunks }: OpenSnapshot,
+    isKnown: (digest: string) => boolean,
+    keep: (digest: string, bytes: Uint8Array<ArrayBuffer>) => void,
+    signal: AbortSignal,
+  ): Promise<SnapshotManifest> {
+    for (const [index, { digest }] of chunks.entries()) {
+      if (digest === null || !isKnown(digest)) {
+        await turn();
+        throwIfAborted(signal);
+        const chunk = await this.#engine.snapshot_chunk(index);
+        keep(chunk.digest, chunk.bytes);
+      }
+    }
+    return this.#engine.finish_snapshot();
+  }
+
+  /** Holds a copy of the resident session in memory under the name `as`. False where it is too large for that. */
+  async #hold(as: string, isNamed: boolean, signal: AbortSignal): Promise<boolean> {
+    const open = this.#engine.snapshot();
+    if (sum(open.chunks.map(({ bytes }) => bytes)) > this.#options.parked_bytes) {
+      return false;
+    }
+    const chunks = new Map<string, Uint8Array<ArrayBuffer>>();
+    const isHeld = (digest: string): boolean => this.#parked.chunk(digest) !== undefined;
+    const manifest = await this.#read(open, isHeld, (digest, bytes) => void chunks.set(digest, bytes), signal);
+    this.#parked.put(as, { manifest, is_named: isNamed }, chunks);
+    this.#introduce(as);
+    return true;
+  }
+
+  /** Tells the engine of a session in memory, if it is one of the model's. */
+  #introduce(id: string): void {
+    const parked = this.#parked.get(id);
+    if (parked?.manifest.fingerprint.model === this.#model) {
+      this.#engine.know(id, parked.manifest, parked.is_named);
+    }
+  }
+
+  /** Keeps the resident session in memory, or in the storage where it is too large. */
+  async #park(signal: AbortSignal): Promise<void> {
+    const { id, is_named } = this.#engine.session();
+    if (id !== null && !(await this.#hold(id, is_named, signal))) {
+      await this.#save(id, id, { isAutomatic: true, signal });
+      await this.#learn(id);
+    }
+    this.#hasMoved = false;
+  }
+
+  /** A session that cannot be kept is told of, and given up. */
+  async #parkIfPossible(signal: AbortSignal): Promise<void> {
+    try {
+      await this.#park(signal);
+    } catch (error) {
+      rethrowIfFinal(error);
+      const { id } = this.#engine.session();
+      if (id !== null) {
+        await this.#drop(id, error);
+      }
+    }
+  }
+
+  /**
+   * Moves sessions from memory to the storage until the others are within the limits. The copy of the session that is
+   * to be resident goes first, and needs no saving.
+   */
+  async #makeRoom(resident: string | null, signal: AbortSignal): Promise<void> {
+    for (let id = this.#parked.excess(); id !== undefined; id = this.#parked.excess()) {
+      if (resident !== null && this.#parked.get(resident) !== undefined) {
+        this.#parked.delete(resident);
+      } else {
+        await this.#spill(id, signal);
+      }
+    }
+  }
+
+  async #spill(id: string, signal: AbortSignal): Promise<void> {
+    const digest = this.#parked.get(id)?.manifest.digest;
+    try {
+      if (this.#savedAs.get(id) !== digest) {
+        await this.#save(id, id, { isAutomatic: true, signal });
+      }
+    } catch (error) {
+      rethrowIfFinal(error);
+      this.#parked.delete(id);
+      await this.#drop(id, error);
+    }
+    this.#parked.delete(id);
+  }
+
+  /** A session is given up as it is now; what is saved of it may be older, and has to do. */
+  async #drop(id: string, error: unknown): Promise<void> {
+    this.#unsaved.delete(id);
+    this.#data.delete(id);
+    this.#notify("dropped", id, error);
+    await this.#learn(id);
+  }
+
+  /** Makes a known session resident. */
+  async #bring(id: string, signal: AbortSignal | undefined): Promise<ReuseSource> {
+    const source = this.#parked.get(id) === undefined ? "saved" : "parked";
+    await this.#withStored(id, signal, ({ manifest, is_named }, chunk) => {
+      const pieces = [...chunkSizes(manifest).keys()].map((digest) => () => chunk(digest));
+      return this.#install(id, is_named, manifest, pieces, signal);
+    });
+    this.#parked.touch(id);
+    if (source === "saved") {
+      await this.#store?.touch(id).catch(() => undefined);
+    }
+    this.#hasMoved = false;
+    return source;
+  }
+
+  /** Tells of a session that cannot be brought back, and goes on without it. */
+  async #bringIfPossible(id: string, signal: AbortSignal): Promise<ReuseSource | null> {
+    try {
+      return await this.#bring(id, signal);
+    } catch (error) {
+      rethrowIfFinal(error);
+      this.#parked.delete(id);
+      this.#forget(id);
+      this.#notify("not_restored", id, error);
+      return null;
+    }
+  }
+
+  /** A session in memory or in the storage, for as long as `act` runs. */
+  async #withStored<T>(
+    id: string,
+    signal: AbortSignal | undefined,
+    act: (session: ParkedSession, chunk: (digest: string) => Promise<Uint8Array<ArrayBuffer>>) => Promise<T>,
+  ): Promise<T> {
+    const store = this.#store;
+    const chunk = async (digest: string): Promise<Uint8Array<ArrayBuffer>> => {
+      const held = this.#parked.chunk(digest) ?? (await store?.chunk(digest));
+      if (held === undefined) {
+        throw new EngineError("snapshot_corrupt", { detail: `chunk ${digest} is missing` });
+      }
+      return held;
+    };
+    const parked = this.#parked.get(id);
+    if (parked !== undefined) {
+      return act(parked, chunk);
+    }
+    if (store === null) {
+      throw unknownSession(id);
+    }
+    return store.whileReading(async () => {
+      const record = await store.read(id);
+      if (record === undefined) {
+        this.#forget(id);
+        throw unknownSession(id);
+      }
+      this.#savedAs.set(id, record.manifest.digest);
+      return act(record, chunk);
+    }, signal);
+  }
+
+  /** Makes a snapshot the resident session. */
+  async #install(
+    id: string,
+    isNamed: boolean,
+    manifest: SnapshotManifest,
+    pieces: readonly Piece[],
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
+    this.#engine.begin_restore(manifest, id, isNamed);
+    for (const piece of pieces) {
+      await turn();
+      throwIfAborted(signal);
+      await this.#engine.restore_chunk(await piece());
+    }
+    this.#engine.finish_restore();
+  }
+
+  /** Lets `act` make the session `id` resident in place of the present one, which comes back where that fails. */
+  async #exchange(id: string, act: () => Promise<void>, signal: AbortSignal): Promise<void> {
+    const before = this.#engine.session();
+    if (before.id !== null && before.tokens > 0) {
+      await this.#park(signal);
+    }
+    try {
+      await act();
+    } catch (error) {
+      if (!serializeError(error).fatal && before.id !== null && before.tokens > 0) {
+        const { id: now, tokens } = this.#engine.session();
+        if (now !== before.id || tokens !== before.tokens) {
+          await this.#bringIfPossible(before.id, NEVER);
+        }
+      }
+      this.#note();
+      throw error;
+    }
+    this.#note();
+    this.#hasMoved = false;
+    await this.#makeRoom(id, signal);
+  }
+
+  /** Saves the session `id` under the name `as`. */
+  async #save(
+    id: string,
+    as: string,
+    { data = this.#data.get(as), isAutomatic = false, signal }: { readonly data?: unknown; readonly isAutomatic?: boolean; readonly signal: AbortSignal },
+  ): Promise<void> {
+    const store = this.#store;
+    const isResident = this.#resident?.id === id;
+    const session = isResident ? undefined : (this.#parked.get(id) ?? (await store?.read(id)));
+    if (!isResident && session === undefined) {
+      throw unknownSession(id);
+    }
+    if (store === null || (isAutomatic && !this.#options.autosave)) {
+      throw new EngineError("storage_unavailable", {
+        detail: `the engine was made with ${store === null ? 'storage: "none"' : "autosave: false"}`,
+        hint: "Create the engine with other options.",
+      });
+    }
+    const save = async ({ manifest, is_named }: ParkedSession, chunk: ChunkSource): Promise<void> => {
+      const snapshot = { id: as, manifest, is_named: is_named || !isAutomatic, ...(data === undefined ? {} : { data }) };
+      const budget = isAutomatic ? { budgetBytes: this.#options.saved_bytes } : {};
+      const { evicted } = await store.save(snapshot, chunk, { ...budget, signal });
+      this.#savedAs.set(as, manifest.digest);
+      for (const { id: gone } of evicted) {
+        this.#evicted(gone);
+      }
+    };
+    if (session === undefined) {
+      await this.#readForSaving(save, signal);
+    } else {
+      await save(session, async (digest) => this.#parked.chunk(digest) ?? store.chunk(digest));
+    }
+    this.#data.delete(as);
+    if (as === id) {
+      this.#unsaved.delete(id);
+      this.#hasMoved &&= !isResident;
+    }
+  }
+
+  /** Reads the resident session, and holds no more of it than a part. */
+  async #readForSaving(save: (session: ParkedSession, chunk: ChunkSource) => Promise<void>, signal: AbortSignal): Promise<void> {
+    const held = new Map<string, Uint8Array<ArrayBuffer>>();
+    let room = HELD_BYTES;
+    const keep = (digest: string, bytes: Uint8Array<ArrayBuffer>): void => {
+      if (bytes.length <= room) {
+        held.set(digest, bytes);
+        room -= bytes.length;
+      }
+    };
+    const { is_named } = this.#engine.session();
+    const manifest = await this.#read(this.#engine.snapshot(), () => true, keep, signal);
+    await save({ manifest, is_named }, async (digest) => {
+      const bytes = held.get(digest) ?? this.#parked.chunk(digest);
+      held.delete(digest);
+      if (bytes !== undefined) {
+        return bytes;
+      }
+      await turn();
+      throwIfAborted(signal);
+      return (await this.#engine.snapshot_chunk(manifest.chunks.findIndex((chunk) => chunk.digest === digest))).bytes;
+    });
+  }
+
+  /** Another session has taken the room of this one in the storage. */
+  #evicted(id: string): void {
+    this.#savedAs.delete(id);
+    if (this.#resident?.id !== id && this.#parked.get(id) === undefined) {
+      this.#forget(id);
+      this.#notify("dropped", id, undefined);
+    }
+  }
+
+  #saveLater(id: string): void {
+    if (this.#store !== null && this.#options.autosave) {
+      this.#unsaved.add(id);
+      this.#dueAt = performance.now() + this.#options.debounce_ms;
+    }
+  }
+
+  #startSaving(): void {
+    const controller = new AbortController();
+    const work = this.#saveAll(controller.signal).finally(() => (this.#saving = undefined));
+    // A fault of the module reaches the worker as an unhandled rejection, which `work` becomes; whoever waits for the end
+    // need not hear of it as well.
+    void work.then(() => undefined);
+    this.#saving = { controller, end: work.catch(() => undefined) };
+  }
+
+  async #saveAll(signal: AbortSignal): Promise<void> {
+    for (const id of [...this.#unsaved]) {
+      if (this.#resident?.id !== id && this.#parked.get(id) === undefined) {
+        this.#unsaved.delete(id);
+        continue;
+      }
+      try {
+        await this.#save(id, id, { isAutomatic: true, signal });
+        this.#notify("saved", id, undefined);
+      } catch (error) {
+        if (isAbortError(error)) {
+          return;
+        }
+        rethrowIfFinal(error);
+        this.#unsaved.delete(id);
+        this.#notify("not_saved", id, error);
+      }
+    }
+  }
+
+  /** Tells the engine of a session that may be saved, or that it is not. */
+  async #learn(id: string): Promise<void> {
+    const record = await this.#store?.read(id).catch(() => undefined);
+    if (record !== undefined && record.manifest.fingerprint.model === this.#model) {
+      this.#savedAs.set(id, record.manifest.digest);
+      this.#engine.know(id, record.manifest, record.is_named);
+    } else {
+      this.#forget(id);
+    }
+  }
+
+  #forget(id: string): void {
+    if (this.#model !== null) {
+      this.#engine.forget(id);
+    }
+  }
+
+  /** Takes note of the resident session. */
+  #note(): void {
+    const session = this.#model === null ? null : this.#engine.session();
+    this.#resident = session === null || session.id === null || session.tokens === 0 ? null : { ...session, id: session.id };
+  }
+
+  #notify(code: SessionNoticeCode, id: string, error: unknown): void {
+    this.#tell({ code, session: id, message: MESSAGES[code] }, error);
+  }
+
+  /** What the page keeps with a session. */
+  async #dataOf(id: string): Promise<unknown> {
+    return this.#data.has(id) ? this.#data.get(id) : (await this.#store?.read(id).catch(() => undefined))?.data;
+  }
+
+  async #info(id: string): Promise<SessionInfo> {
+    const info = (await this.list()).find((info) => info.id === id);
+    if (info === undefined) {
+      throw unknownSession(id);
+    }
+    return info;
+  }
+}
+
+function unknownSession(id: string): EngineError {
+  return new EngineError("session_unknown", { detail: `"${id}" is neither in memory nor saved` });
+}
+
+/** An abort ends what is going on, and after a fault of the module nothing can go on. */
+function rethrowIfFinal(error: unknown): void {
+  if (isAbortError(error) || serializeError(error).fatal) {
+    throw error;
+  }
+}
