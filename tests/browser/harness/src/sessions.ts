@@ -34,6 +34,11 @@ export class Talk {
     this.ids.push(...ids);
   }
 
+  /** Goes on as a conversation that has had so many turns. */
+  skip(turns: number): void {
+    this.#turns += turns;
+  }
+
   /** Says `count` more ids and takes `max_tokens` for an answer. */
   async turn(engine: Engine, count: number, options: GenerationOptions = {}): Promise<Turn> {
     this.#turns += 1;
