@@ -153,8 +153,7 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
     case "stats":
       return current().stats();
     case "reset":
-      current().reset();
-      currentSessions().forgetAll();
+      await currentSessions().forgetAll();
       return null;
     case "unload":
       await currentSessions().leave(signal);

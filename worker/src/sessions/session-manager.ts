@@ -73,8 +73,6 @@ export class SessionManager {
   readonly #unsaved = new Set<string>();
   /** When that is, on the clock of `performance`. */
   #dueAt = 0;
-  /** The manifest of each session, by its digest, that this worker knows to be saved. */
-  readonly #savedAs = new Map<string, string>();
   /** What came with a session and is to be saved with it. */
   readonly #data = new Map<string, unknown>();
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -167,16 +165,14 @@ export class SessionManager {
   }
 
   /** Forgets all sessions that are not saved. */
-  forgetAll(): void {
-    for (const [id] of this.#parked.entries()) {
-      this.#parked.delete(id);
-      if (!this.#savedAs.has(id)) {
-        this.#forget(id);
-      }
-    }
+  async forgetAll(): Promise<void> {
+    this.#engine.reset();
     this.#unsaved.clear();
     this.#data.clear();
-    this.#note();
+    for (const [id] of this.#parked.entries()) {
+      this.#parked.delete(id);
+      await this.#learn(id);
+    }
   }
 
   /** Those on the device and in memory first, each once. */
@@ -226,7 +222,6 @@ export class SessionManager {
     }
     this.#parked.delete(id);
     this.#unsaved.delete(id);
-    this.#savedAs.delete(id);
     this.#data.delete(id);
     this.#forget(id);
     if (this.#resident?.id === id) {
@@ -304,7 +299,6 @@ export class SessionManager {
     await this.#exchange(id, () => this.#install(id, isNamed, manifest, chunks.map((chunk) => () => readBytes(chunk)), signal), signal);
     // What may have had this name has given way.
     this.#parked.delete(id);
-    this.#savedAs.delete(id);
     if (data !== undefined) {
       this.#data.set(id, data);
     }
@@ -390,9 +384,9 @@ export class SessionManager {
   }
 
   async #spill(id: string, signal: AbortSignal): Promise<void> {
-    const digest = this.#parked.get(id)?.manifest.digest;
     try {
-      if (this.#savedAs.get(id) !== digest) {
+      const saved = await this.#store?.read(id);
+      if (saved?.manifest.digest !== this.#parked.get(id)?.manifest.digest) {
         await this.#save(id, id, { isAutomatic: true, signal });
       }
     } catch (error) {
@@ -466,7 +460,6 @@ export class SessionManager {
         this.#forget(id);
         throw unknownSession(id);
       }
-      this.#savedAs.set(id, record.manifest.digest);
       return act(record, chunk);
     }, signal);
   }
@@ -533,7 +526,6 @@ export class SessionManager {
       const snapshot = { id: as, manifest, is_named: is_named || !isAutomatic, ...(data === undefined ? {} : { data }) };
       const budget = isAutomatic ? { budgetBytes: this.#options.saved_bytes } : {};
       const { evicted } = await store.save(snapshot, chunk, { ...budget, signal });
-      this.#savedAs.set(as, manifest.digest);
       for (const { id: gone } of evicted) {
         this.#evicted(gone);
       }
@@ -576,8 +568,9 @@ export class SessionManager {
 
   /** Another session has taken the room of this one in the storage. */
   #evicted(id: string): void {
-    this.#savedAs.delete(id);
-    if (this.#resident?.id !== id && this.#parked.get(id) === undefined) {
+    if (this.#resident?.id === id) {
+      this.#hasMoved = true;
+    } else if (this.#parked.get(id) === undefined) {
       this.#forget(id);
       this.#notify("dropped", id, undefined);
     }
@@ -623,7 +616,6 @@ export class SessionManager {
   async #learn(id: string): Promise<void> {
     const record = await this.#store?.read(id).catch(() => undefined);
     if (record !== undefined && record.manifest.fingerprint.model === this.#model) {
-      this.#savedAs.set(id, record.manifest.digest);
       this.#engine.know(id, record.manifest, record.is_named);
     } else {
       this.#forget(id);
