@@ -56,6 +56,14 @@ type Resident = ResidentSession & { readonly id: string };
 /** Gives the bytes of a chunk. */
 type Piece = () => Promise<Uint8Array>;
 
+interface SavingOptions {
+  /** What the page keeps with the session. Without it, what it kept before. */
+  readonly data?: unknown;
+  /** Nobody has asked for it. */
+  readonly isAutomatic?: boolean;
+  readonly signal: AbortSignal;
+}
+
 export class SessionManager {
   readonly #engine: WasmEngine;
   /** Null where nothing may be kept. */
@@ -104,8 +112,10 @@ export class SessionManager {
 
   /** Saves without waiting any longer: the page may be gone soon. To be called when the engine is free. */
   hurry(): void {
-    this.#dueAt = 0;
-    this.resume();
+    if (this.#unsaved.size > 0 && this.#saving === undefined) {
+      clearTimeout(this.#timer);
+      this.#startSaving();
+    }
   }
 
   /** A model was loaded: tells the engine which of its sessions there are. */
@@ -270,22 +280,20 @@ export class SessionManager {
     const data = await this.#dataOf(id);
     const blobs = new Map<string, Blob>();
     const keep = (digest: string, bytes: Uint8Array<ArrayBuffer>): void => void blobs.set(digest, new Blob([bytes]));
-    let manifest: SnapshotManifest;
-    if (this.#resident?.id === id) {
-      const isHeld = (digest: string): boolean => this.#parked.chunk(digest) !== undefined;
-      manifest = await this.#read(this.#engine.snapshot(), isHeld, keep, signal);
-    } else {
-      manifest = await this.#withStored(id, signal, async (session, chunk) => {
-        for (const digest of chunkSizes(session.manifest).keys()) {
-          throwIfAborted(signal);
-          keep(digest, await chunk(digest));
+    const complete = async (manifest: SnapshotManifest): Promise<SnapshotManifest> => {
+      for (const digest of chunkSizes(manifest).keys()) {
+        throwIfAborted(signal);
+        if (!blobs.has(digest)) {
+          keep(digest, await this.#chunk(digest));
         }
-        return session.manifest;
-      });
-    }
-    const chunks = [...chunkSizes(manifest).keys()].map(
-      (digest) => blobs.get(digest) ?? new Blob([this.#parked.chunk(digest) ?? new Uint8Array()]),
-    );
+      }
+      return manifest;
+    };
+    const manifest =
+      this.#resident?.id === id
+        ? await complete(await this.#read(this.#engine.snapshot(), this.#isHeld, keep, signal))
+        : await this.#withStored(id, signal, ({ manifest }) => complete(manifest));
+    const chunks = [...chunkSizes(manifest).keys()].flatMap((digest) => blobs.get(digest) ?? []);
     return { manifest, chunks, ...(data === undefined ? {} : { data }) };
   }
 
@@ -306,7 +314,7 @@ export class SessionManager {
     return this.#info(id);
   }
 
-  /** Reads the resident session, and tells `keep` the chunks that are not known or whose digest is none that `isKnown`. */
+  /** Reads the chunks of the resident session but those that `isKnown` by their digests, and gives them to `keep`. */
   async #read(
     { chunks }: OpenSnapshot,
     isKnown: (digest: string) => boolean,
@@ -324,6 +332,18 @@ export class SessionManager {
     return this.#engine.finish_snapshot();
   }
 
+  /** Whether a chunk is in memory. */
+  readonly #isHeld = (digest: string): boolean => this.#parked.chunk(digest) !== undefined;
+
+  /** A chunk of a session in memory or in the storage. */
+  readonly #chunk = async (digest: string): Promise<Uint8Array<ArrayBuffer>> => {
+    const chunk = this.#parked.chunk(digest) ?? (await this.#store?.chunk(digest));
+    if (chunk === undefined) {
+      throw new EngineError("snapshot_corrupt", { detail: `the chunk ${digest} is missing` });
+    }
+    return chunk;
+  };
+
   /** Holds a copy of the resident session in memory under the name `as`. False where it is too large for that. */
   async #hold(as: string, isNamed: boolean, signal: AbortSignal): Promise<boolean> {
     const open = this.#engine.snapshot();
@@ -331,8 +351,7 @@ export class SessionManager {
       return false;
     }
     const chunks = new Map<string, Uint8Array<ArrayBuffer>>();
-    const isHeld = (digest: string): boolean => this.#parked.chunk(digest) !== undefined;
-    const manifest = await this.#read(open, isHeld, (digest, bytes) => void chunks.set(digest, bytes), signal);
+    const manifest = await this.#read(open, this.#isHeld, (digest, bytes) => void chunks.set(digest, bytes), signal);
     this.#parked.put(as, { manifest, is_named: isNamed }, chunks);
     this.#introduce(as);
     return true;
@@ -350,7 +369,7 @@ export class SessionManager {
   async #park(signal: AbortSignal): Promise<void> {
     const { id, is_named } = this.#engine.session();
     if (id !== null && !(await this.#hold(id, is_named, signal))) {
-      await this.#save(id, id, { isAutomatic: true, signal });
+      await this.#saveResident(id, { isAutomatic: true, signal });
       await this.#learn(id);
     }
     this.#hasMoved = false;
@@ -387,7 +406,7 @@ export class SessionManager {
     try {
       const saved = await this.#store?.read(id);
       if (saved?.manifest.digest !== this.#parked.get(id)?.manifest.digest) {
-        await this.#save(id, id, { isAutomatic: true, signal });
+        await this.#saveStored(id, id, { isAutomatic: true, signal });
       }
     } catch (error) {
       rethrowIfFinal(error);
@@ -408,8 +427,8 @@ export class SessionManager {
   /** Makes a known session resident. */
   async #bring(id: string, signal: AbortSignal | undefined): Promise<ReuseSource> {
     const source = this.#parked.get(id) === undefined ? "saved" : "parked";
-    await this.#withStored(id, signal, ({ manifest, is_named }, chunk) => {
-      const pieces = [...chunkSizes(manifest).keys()].map((digest) => () => chunk(digest));
+    await this.#withStored(id, signal, ({ manifest, is_named }) => {
+      const pieces = [...chunkSizes(manifest).keys()].map((digest) => () => this.#chunk(digest));
       return this.#install(id, is_named, manifest, pieces, signal);
     });
     this.#parked.touch(id);
@@ -437,19 +456,12 @@ export class SessionManager {
   async #withStored<T>(
     id: string,
     signal: AbortSignal | undefined,
-    act: (session: ParkedSession, chunk: (digest: string) => Promise<Uint8Array<ArrayBuffer>>) => Promise<T>,
+    act: (session: ParkedSession) => Promise<T>,
   ): Promise<T> {
     const store = this.#store;
-    const chunk = async (digest: string): Promise<Uint8Array<ArrayBuffer>> => {
-      const held = this.#parked.chunk(digest) ?? (await store?.chunk(digest));
-      if (held === undefined) {
-        throw new EngineError("snapshot_corrupt", { detail: `chunk ${digest} is missing` });
-      }
-      return held;
-    };
     const parked = this.#parked.get(id);
     if (parked !== undefined) {
-      return act(parked, chunk);
+      return act(parked);
     }
     if (store === null) {
       throw unknownSession(id);
@@ -460,7 +472,7 @@ export class SessionManager {
         this.#forget(id);
         throw unknownSession(id);
       }
-      return act(record, chunk);
+      return act(record);
     }, signal);
   }
 
@@ -504,46 +516,28 @@ export class SessionManager {
     await this.#makeRoom(id, signal);
   }
 
-  /** Saves the session `id` under the name `as`. */
-  async #save(
-    id: string,
-    as: string,
-    { data = this.#data.get(as), isAutomatic = false, signal }: { readonly data?: unknown; readonly isAutomatic?: boolean; readonly signal: AbortSignal },
-  ): Promise<void> {
-    const store = this.#store;
-    const isResident = this.#resident?.id === id;
-    const session = isResident ? undefined : (this.#parked.get(id) ?? (await store?.read(id)));
-    if (!isResident && session === undefined) {
-      throw unknownSession(id);
-    }
-    if (store === null || (isAutomatic && !this.#options.autosave)) {
-      throw new EngineError("storage_unavailable", {
-        detail: `the engine was made with ${store === null ? 'storage: "none"' : "autosave: false"}`,
-        hint: "Create the engine with other options.",
-      });
-    }
-    const save = async ({ manifest, is_named }: ParkedSession, chunk: ChunkSource): Promise<void> => {
-      const snapshot = { id: as, manifest, is_named: is_named || !isAutomatic, ...(data === undefined ? {} : { data }) };
-      const budget = isAutomatic ? { budgetBytes: this.#options.saved_bytes } : {};
-      const { evicted } = await store.save(snapshot, chunk, { ...budget, signal });
-      for (const { id: gone } of evicted) {
-        this.#evicted(gone);
-      }
-    };
-    if (session === undefined) {
-      await this.#readForSaving(save, signal);
+  /** Saves the session `id` as it is now under the name `as`. */
+  async #save(id: string, as: string, options: SavingOptions): Promise<void> {
+    if (this.#resident?.id === id) {
+      await this.#saveResident(as, options);
+      this.#hasMoved &&= as !== id;
     } else {
-      await save(session, async (digest) => this.#parked.chunk(digest) ?? store.chunk(digest));
-    }
-    this.#data.delete(as);
-    if (as === id) {
-      this.#unsaved.delete(id);
-      this.#hasMoved &&= !isResident;
+      await this.#saveStored(id, as, options);
     }
   }
 
-  /** Reads the resident session, and holds no more of it than a part. */
-  async #readForSaving(save: (session: ParkedSession, chunk: ChunkSource) => Promise<void>, signal: AbortSignal): Promise<void> {
+  /** Saves a session that is in memory, or once more one that is saved. */
+  async #saveStored(id: string, as: string, options: SavingOptions): Promise<void> {
+    const session = this.#parked.get(id) ?? (await this.#store?.read(id));
+    if (session === undefined) {
+      throw unknownSession(id);
+    }
+    await this.#write(as, session, this.#chunk, options);
+  }
+
+  /** Saves the resident session, and holds no more of it than a part. */
+  async #saveResident(as: string, options: SavingOptions): Promise<void> {
+    const { signal } = options;
     const held = new Map<string, Uint8Array<ArrayBuffer>>();
     let room = HELD_BYTES;
     const keep = (digest: string, bytes: Uint8Array<ArrayBuffer>): void => {
@@ -552,9 +546,7 @@ export class SessionManager {
         room -= bytes.length;
       }
     };
-    const { is_named } = this.#engine.session();
-    const manifest = await this.#read(this.#engine.snapshot(), () => true, keep, signal);
-    await save({ manifest, is_named }, async (digest) => {
+    const chunk = async (digest: string): Promise<Uint8Array> => {
       const bytes = held.get(digest) ?? this.#parked.chunk(digest);
       held.delete(digest);
       if (bytes !== undefined) {
@@ -563,7 +555,30 @@ export class SessionManager {
       await turn();
       throwIfAborted(signal);
       return (await this.#engine.snapshot_chunk(manifest.chunks.findIndex((chunk) => chunk.digest === digest))).bytes;
-    });
+    };
+    const { is_named } = this.#engine.session();
+    const manifest = await this.#read(this.#engine.snapshot(), () => true, keep, signal);
+    await this.#write(as, { manifest, is_named }, chunk, options);
+  }
+
+  async #write(as: string, session: ParkedSession, chunk: ChunkSource, options: SavingOptions): Promise<void> {
+    const { data = this.#data.get(as), isAutomatic = false, signal } = options;
+    const store = this.#store;
+    if (store === null || (isAutomatic && !this.#options.autosave)) {
+      throw new EngineError("storage_unavailable", {
+        detail: `the engine was made with ${store === null ? 'storage: "none"' : "autosave: false"}`,
+        hint: "Create the engine with other options.",
+      });
+    }
+    const { manifest, is_named } = session;
+    const snapshot = { id: as, manifest, is_named: is_named || !isAutomatic, ...(data === undefined ? {} : { data }) };
+    const budget = isAutomatic ? { budgetBytes: this.#options.saved_bytes } : {};
+    const { evicted } = await store.save(snapshot, chunk, { ...budget, signal });
+    this.#data.delete(as);
+    this.#unsaved.delete(as);
+    for (const { id } of evicted) {
+      this.#evicted(id);
+    }
   }
 
   /** Another session has taken the room of this one in the storage. */
