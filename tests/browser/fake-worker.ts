@@ -77,7 +77,7 @@ function runFakeWorker(script: Script, digest: string): void {
     finish_reason: "stop",
     tool_calls: [],
     usage: { prompt_tokens: 1, completion_tokens: 1, reasoning_tokens: 0, reused_tokens: 0 },
-    reuse: { committed: 0, prompt: 1, reused: 0, prefilled: 1, reason: null, source: null, divergence: null, rolled: 0 },
+    reuse: { committed: 0, prompt: 1, reused: 0, prefilled: 1, reason: null, source: null, divergence: null, dropped: 0 },
   };
 
   function finishLoad({ id, params: { source, sha256 = ["ab".repeat(32)], keep } }: Call<"load">): void {

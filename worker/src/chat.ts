@@ -79,7 +79,7 @@ const PARAMETERS: Readonly<Record<keyof ChatCompletionParams, true>> = {
   user: true,
 };
 
-const NO_REUSE: Reuse = { committed: 0, prompt: 0, reused: 0, prefilled: 0, reason: null, source: null, divergence: null, rolled: 0 };
+const NO_REUSE: Reuse = { committed: 0, prompt: 0, reused: 0, prefilled: 0, reason: null, source: null, divergence: null, dropped: 0 };
 
 /** Log-probabilities of the answer's tokens. */
 export interface ChatLogprobs {

@@ -399,8 +399,8 @@ export interface Reuse {
     readonly committed: Passage;
     readonly prompt: Passage;
   } | null;
-  /** Tokens that were dropped to make room, with `context_end: "roll"`. */
-  readonly rolled: number;
+  /** Tokens of the conversation that were dropped to make room, with `context_end: "roll"`. */
+  readonly dropped: number;
 }
 
 /** Stable names for why tokens are read again although a session holds them. */
@@ -409,8 +409,8 @@ export type ReuseReason =
   | "recurrent_state"
   /** Rows in 4 bits can only be cut where they were quantised. */
   | "quantised"
-  /** The last token of a prompt is read to have an answer to it. */
-  | "last_token"
+  /** The last token of the prompt is read again to have its answer. */
+  | "logits"
   /** The tokens before were dropped when the context was full. */
   | "dropped"
   /** An earlier step failed and left caches that match nothing. */

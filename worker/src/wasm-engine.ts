@@ -17,6 +17,7 @@ import type {
   ModelInfo,
   ModelOptions,
   Profile,
+  Reuse,
   Tool,
   Tuning,
 } from "./types.js";
@@ -51,21 +52,19 @@ export interface PartProgress {
 
 /** The session on the device. */
 export interface ResidentSession {
-  /** Null where there is none. */
-  readonly id: string | null;
-  readonly tokens: number;
-  /** Of its snapshot. */
-  readonly bytes: number;
+  readonly id: string;
   readonly is_named: boolean;
+  readonly tokens: number;
 }
 
 /** Where a generation runs. */
 export interface Placement {
-  /** The session that it goes on with. */
-  readonly session: string;
+  /** The session that it is the next turn of. */
+  readonly id: string;
+  readonly is_named: boolean;
   /** Whether the resident session has to be kept first, because it would lose something. */
   readonly park: boolean;
-  /** A known session that has to become resident first. */
+  /** A known session that has to become resident first. Where it has another id, the new one begins with a copy of it. */
   readonly bring: string | null;
 }
 
@@ -93,7 +92,7 @@ export interface WasmEngine {
   start(request: Params<"generate">): Promise<{ readonly prompt_tokens: number; readonly reused_tokens: number }>;
   /** Milliseconds that a slice of work may take; what `step` does adapts to it. */
   set_time_budget(milliseconds: number): void;
-  step(): Promise<GenerationStep>;
+  step(): Promise<Omit<GenerationStep, "reuse"> & { readonly reuse: Omit<Reuse, "source"> }>;
   finish(): void;
   tokenize(text: string, parse_special: boolean): Uint32Array;
   render(
@@ -102,20 +101,21 @@ export interface WasmEngine {
   ): { readonly text: string; readonly ids: readonly number[] };
   score(ids: Uint32Array, chunk: number): Promise<Float32Array>;
   reset(): void;
-  session(): ResidentSession;
+  /** Null where there is none, or one without an id. */
+  session(): ResidentSession | null;
   /** Decides where a generation runs, of which `start` makes use; `fresh` is the id of a new session without a name. */
   place(request: Params<"generate">, fresh: string): Placement;
-  /** Tells of a session that is not resident, and that `place` may choose. */
+  /** Tells of a session that is not resident, and that `place` may choose. Throws where it does not fit the model. */
   know(id: string, manifest: SnapshotManifest, is_named: boolean): void;
   forget(id: string): void;
   /** Begins a snapshot of the resident session, which must not change before its last chunk is read. */
-  snapshot(): OpenSnapshot;
+  snapshot(chunk_bytes: number | undefined): OpenSnapshot;
   snapshot_chunk(index: number): Promise<{ readonly digest: string; readonly bytes: Uint8Array<ArrayBuffer> }>;
-  /** The whole manifest, once every chunk without a digest has been read. */
+  /** Ends the snapshot, once every chunk without a digest has been read, and gives its whole manifest. */
   finish_snapshot(): SnapshotManifest;
   /** Checks everything that can be checked without the chunks; where it rejects, the resident session stays. */
   begin_restore(manifest: SnapshotManifest, id: string, is_named: boolean): void;
-  /** Takes the chunks in any order. */
+  /** Takes the chunks in any order. The first ends the resident session. */
   restore_chunk(bytes: Uint8Array): Promise<void>;
   /** Makes the session resident, once every chunk is there. */
   finish_restore(): void;

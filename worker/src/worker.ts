@@ -347,7 +347,7 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
 
 async function generate(id: number, request: Params<"generate">, signal: AbortSignal): Promise<void> {
   const [engine, sessions] = [current(), currentSessions()];
-  const broughtFrom = await sessions.before(request, signal);
+  const source = await sessions.before(request, signal);
   try {
     await engine.start(request);
     let isReading = true;
@@ -360,7 +360,7 @@ async function generate(id: number, request: Params<"generate">, signal: AbortSi
         report(id, { stage: "prefill", tokens_done: step.prefilled, tokens_total: step.prompt_tokens });
         isReading = step.prefilled < step.prompt_tokens;
       }
-      const reuse = { ...step.reuse, source: broughtFrom ?? step.reuse.source };
+      const reuse = { ...step.reuse, source: step.reuse.reused === 0 ? null : source };
       scope.postMessage({ type: "step", id, step: { ...step, reuse } });
       if (step.finish_reason !== null) {
         break;

@@ -24,19 +24,21 @@ export interface SessionOptions {
   readonly autosave?: boolean;
   /** How long a session has to rest before it is saved. */
   readonly debounce_ms?: number;
+  /** The most bytes of a chunk; the engine chooses where it is absent. */
+  readonly chunk_bytes?: number;
 }
 
 /** What must not be left half done. */
 const NEVER = new AbortController().signal;
 
 const MIB = 1024 * 1024;
-const DEFAULTS: Required<SessionOptions> = {
+const DEFAULTS = {
   parked: 3,
   parked_bytes: 512 * MIB,
   saved_bytes: 2048 * MIB,
   autosave: true,
   debounce_ms: 2000,
-};
+} as const satisfies SessionOptions;
 
 /** What a save holds of a session at most; bytes beyond are read from the device a second time. */
 const HELD_BYTES = 64 * MIB;
@@ -50,8 +52,6 @@ const MESSAGES: Readonly<Record<SessionNoticeCode, string>> = {
 
 /** Hears what becomes of sessions, and of the error where there was one. */
 export type TellSession = (notice: SessionNotice, error: unknown) => void;
-
-type Resident = ResidentSession & { readonly id: string };
 
 /** Gives the bytes of a chunk. */
 type Piece = () => Promise<Uint8Array>;
@@ -68,13 +68,13 @@ export class SessionManager {
   readonly #engine: WasmEngine;
   /** Null where nothing may be kept. */
   readonly #store: SnapshotStore | null;
-  readonly #options: Required<SessionOptions>;
+  readonly #options: SessionOptions & Required<Omit<SessionOptions, "chunk_bytes">>;
   readonly #tell: TellSession;
   readonly #parked: ParkedSessions;
   /** Digest of the model that is loaded. */
   #model: string | null = null;
   /** As it was after the last request: while one is carried out, the engine answers no questions. */
-  #resident: Resident | null = null;
+  #resident: (ResidentSession & { readonly bytes: number }) | null = null;
   /** Whether the resident session has moved on since it was parked or saved. */
   #hasMoved = false;
   /** Sessions to be saved when there is time. */
@@ -122,13 +122,10 @@ export class SessionManager {
   async enter(model: string): Promise<void> {
     this.#model = model;
     this.#note();
-    for (const [id] of this.#parked.entries()) {
-      this.#introduce(id);
-    }
     // Without the storage, what is in memory has to do; a request for what is saved says what is wrong.
     const saved = (await this.#store?.list().catch(() => [])) ?? [];
-    for (const { id } of saved.filter((info) => info.model === model && this.#parked.get(info.id) === undefined)) {
-      await this.#learn(id);
+    for (const id of new Set([...this.#parked.entries().map(([id]) => id), ...saved.map(({ id }) => id)])) {
+      await this.#introduce(id);
     }
   }
 
@@ -137,6 +134,8 @@ export class SessionManager {
     if (this.#resident !== null && this.#hasMoved) {
       await this.#parkIfPossible(signal);
       await this.#makeRoom(null, signal);
+    } else if (this.#resident !== null) {
+      await this.#introduce(this.#resident.id);
     }
   }
 
@@ -146,31 +145,40 @@ export class SessionManager {
     this.#note();
   }
 
-  /** Makes the session resident that a request goes on with. Resolves with where it was, if it was not resident. */
-  async before(request: Params<"generate">, signal: AbortSignal): Promise<ReuseSource | null> {
+  /** Makes the session resident that a request goes on with. Resolves with where what it reuses was, if it does. */
+  async before(request: Params<"generate">, signal: AbortSignal): Promise<ReuseSource> {
     const { session } = request;
-    if (session !== undefined && session !== this.#resident?.id && this.#parked.get(session) === undefined) {
-      // Another tab may have saved it, or deleted it.
-      await this.#learn(session);
+    if (session !== undefined && session !== this.#resident?.id) {
+      // Another tab may have saved it, or deleted it, and it may belong to another model.
+      const reason = await this.#introduce(session);
+      if (reason !== undefined) {
+        this.#notify("not_restored", session, reason);
+      }
     }
-    const placement = this.#engine.place(request, uniqueId());
-    if (placement.park) {
+    const { id, park, bring } = this.#engine.place(request, uniqueId());
+    let source: ReuseSource = id === this.#resident?.id ? "resident" : "fork";
+    if (park) {
       await this.#parkIfPossible(signal);
     }
-    let source: ReuseSource | null = null;
-    if (placement.bring !== null) {
-      source = await this.#bringIfPossible(placement.bring, signal);
+    if (bring !== null) {
+      const broughtFrom = await this.#bringIfPossible(bring, signal);
+      source = bring === id && broughtFrom !== null ? broughtFrom : "fork";
     }
-    await this.#makeRoom(placement.session, signal);
+    await this.#makeRoom(id, signal);
     return source;
   }
 
   /** The resident session has moved on. */
   moved(): void {
     this.#note();
-    this.#hasMoved = true;
-    if (this.#resident?.is_named === true) {
-      this.#saveLater(this.#resident.id);
+    if (this.#resident !== null) {
+      const { id, is_named } = this.#resident;
+      this.#hasMoved = true;
+      // What is parked or saved of it is the past.
+      this.#engine.forget(id);
+      if (is_named) {
+        this.#saveLater(id);
+      }
     }
   }
 
@@ -179,9 +187,10 @@ export class SessionManager {
     this.#engine.reset();
     this.#unsaved.clear();
     this.#data.clear();
-    for (const [id] of this.#parked.entries()) {
-      this.#parked.delete(id);
-      await this.#learn(id);
+    const ids = this.#parked.entries().map(([id]) => id);
+    this.#parked.clear();
+    for (const id of this.#resident === null ? ids : [...ids, this.#resident.id]) {
+      await this.#introduce(id);
     }
   }
 
@@ -255,7 +264,7 @@ export class SessionManager {
       isHeld = await this.#hold(as, true, signal);
     } else if (parked !== undefined) {
       this.#parked.put(as, { ...parked, is_named: true }, new Map());
-      this.#introduce(as);
+      await this.#introduce(as);
       isHeld = true;
     }
     if (isHeld) {
@@ -266,7 +275,7 @@ export class SessionManager {
       await this.#makeRoom(this.#resident?.id ?? null, signal);
     } else {
       await this.#save(id, as, { data, signal });
-      await this.#learn(as);
+      await this.#introduce(as);
     }
     return this.#info(as);
   }
@@ -291,7 +300,7 @@ export class SessionManager {
     };
     const manifest =
       this.#resident?.id === id
-        ? await complete(await this.#read(this.#engine.snapshot(), this.#isHeld, keep, signal))
+        ? await complete(await this.#read(this.#engine.snapshot(this.#options.chunk_bytes), this.#isHeld, keep, signal))
         : await this.#withStored(id, signal, ({ manifest }) => complete(manifest));
     const chunks = [...chunkSizes(manifest).keys()].flatMap((digest) => blobs.get(digest) ?? []);
     return { manifest, chunks, ...(data === undefined ? {} : { data }) };
@@ -346,31 +355,44 @@ export class SessionManager {
 
   /** Holds a copy of the resident session in memory under the name `as`. False where it is too large for that. */
   async #hold(as: string, isNamed: boolean, signal: AbortSignal): Promise<boolean> {
-    const open = this.#engine.snapshot();
+    const open = this.#engine.snapshot(this.#options.chunk_bytes);
     if (sum(open.chunks.map(({ bytes }) => bytes)) > this.#options.parked_bytes) {
       return false;
     }
     const chunks = new Map<string, Uint8Array<ArrayBuffer>>();
     const manifest = await this.#read(open, this.#isHeld, (digest, bytes) => void chunks.set(digest, bytes), signal);
     this.#parked.put(as, { manifest, is_named: isNamed }, chunks);
-    this.#introduce(as);
+    await this.#introduce(as);
     return true;
   }
 
-  /** Tells the engine of a session in memory, if it is one of the model's. */
-  #introduce(id: string): void {
-    const parked = this.#parked.get(id);
-    if (parked?.manifest.fingerprint.model === this.#model) {
-      this.#engine.know(id, parked.manifest, parked.is_named);
+  /**
+   * Tells the engine of a session that is parked or saved, or that it is neither. Resolves with the reason where there
+   * is such a session and it cannot be used.
+   */
+  async #introduce(id: string): Promise<unknown> {
+    if (this.#model === null) {
+      return undefined;
+    }
+    try {
+      const session = this.#parked.get(id) ?? (await this.#store?.read(id));
+      this.#engine.forget(id);
+      if (session !== undefined) {
+        this.#engine.know(id, session.manifest, session.is_named);
+      }
+      return undefined;
+    } catch (error) {
+      rethrowIfFinal(error);
+      return error;
     }
   }
 
   /** Keeps the resident session in memory, or in the storage where it is too large. */
   async #park(signal: AbortSignal): Promise<void> {
-    const { id, is_named } = this.#engine.session();
-    if (id !== null && !(await this.#hold(id, is_named, signal))) {
-      await this.#saveResident(id, { isAutomatic: true, signal });
-      await this.#learn(id);
+    const session = this.#engine.session();
+    if (session !== null && !(await this.#hold(session.id, session.is_named, signal))) {
+      await this.#saveResident(session.id, { isAutomatic: true, signal });
+      await this.#introduce(session.id);
     }
     this.#hasMoved = false;
   }
@@ -381,9 +403,9 @@ export class SessionManager {
       await this.#park(signal);
     } catch (error) {
       rethrowIfFinal(error);
-      const { id } = this.#engine.session();
-      if (id !== null) {
-        await this.#drop(id, error);
+      const session = this.#engine.session();
+      if (session !== null) {
+        await this.#drop(session.id, error);
       }
     }
   }
@@ -421,7 +443,7 @@ export class SessionManager {
     this.#unsaved.delete(id);
     this.#data.delete(id);
     this.#notify("dropped", id, error);
-    await this.#learn(id);
+    await this.#introduce(id);
   }
 
   /** Makes a known session resident. */
@@ -485,28 +507,33 @@ export class SessionManager {
     signal: AbortSignal | undefined,
   ): Promise<void> {
     this.#engine.begin_restore(manifest, id, isNamed);
-    for (const piece of pieces) {
-      await turn();
-      throwIfAborted(signal);
-      await this.#engine.restore_chunk(await piece());
+    let hasBegun = false;
+    try {
+      for (const piece of pieces) {
+        await turn();
+        throwIfAborted(signal);
+        await this.#engine.restore_chunk(await piece());
+        hasBegun = true;
+      }
+      this.#engine.finish_restore();
+    } catch (error) {
+      if (hasBegun && !serializeError(error).fatal) {
+        // The caches hold a part of this session and of the one before.
+        this.#engine.reset();
+      }
+      throw error;
     }
-    this.#engine.finish_restore();
   }
 
   /** Lets `act` make the session `id` resident in place of the present one, which comes back where that fails. */
   async #exchange(id: string, act: () => Promise<void>, signal: AbortSignal): Promise<void> {
     const before = this.#engine.session();
-    if (before.id !== null && before.tokens > 0) {
-      await this.#park(signal);
-    }
+    await this.#park(signal);
     try {
       await act();
     } catch (error) {
-      if (!serializeError(error).fatal && before.id !== null && before.tokens > 0) {
-        const { id: now, tokens } = this.#engine.session();
-        if (now !== before.id || tokens !== before.tokens) {
-          await this.#bringIfPossible(before.id, NEVER);
-        }
+      if (before !== null && !serializeError(error).fatal && this.#engine.session() === null) {
+        await this.#bringIfPossible(before.id, NEVER);
       }
       this.#note();
       throw error;
@@ -556,8 +583,10 @@ export class SessionManager {
       throwIfAborted(signal);
       return (await this.#engine.snapshot_chunk(manifest.chunks.findIndex((chunk) => chunk.digest === digest))).bytes;
     };
-    const { is_named } = this.#engine.session();
-    const manifest = await this.#read(this.#engine.snapshot(), () => true, keep, signal);
+    const is_named = this.#engine.session()?.is_named ?? false;
+    const manifest = await this.#read(this.#engine.snapshot(this.#options.chunk_bytes), () => true, keep, signal);
+    // For chunks that are read a second time.
+    this.#engine.snapshot(this.#options.chunk_bytes);
     await this.#write(as, { manifest, is_named }, chunk, options);
   }
 
@@ -627,16 +656,6 @@ export class SessionManager {
     }
   }
 
-  /** Tells the engine of a session that may be saved, or that it is not. */
-  async #learn(id: string): Promise<void> {
-    const record = await this.#store?.read(id).catch(() => undefined);
-    if (record !== undefined && record.manifest.fingerprint.model === this.#model) {
-      this.#engine.know(id, record.manifest, record.is_named);
-    } else {
-      this.#forget(id);
-    }
-  }
-
   #forget(id: string): void {
     if (this.#model !== null) {
       this.#engine.forget(id);
@@ -646,7 +665,21 @@ export class SessionManager {
   /** Takes note of the resident session. */
   #note(): void {
     const session = this.#model === null ? null : this.#engine.session();
-    this.#resident = session === null || session.id === null || session.tokens === 0 ? null : { ...session, id: session.id };
+    if (session === null) {
+      this.#resident = null;
+    } else if (session.id !== this.#resident?.id || session.tokens !== this.#resident.tokens) {
+      this.#resident = { ...session, bytes: this.#residentBytes() };
+    }
+  }
+
+  #residentBytes(): number {
+    try {
+      return sum(this.#engine.snapshot(this.#options.chunk_bytes).chunks.map(({ bytes }) => bytes));
+    } catch (error) {
+      // After a step that has failed there is nothing to take a snapshot of.
+      rethrowIfFinal(error);
+      return 0;
+    }
   }
 
   #notify(code: SessionNoticeCode, id: string, error: unknown): void {
