@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use signbit_tokenizer::{
-    Channel, Detokenizer, Message, RenderOptions, Rendered, ThinkFilter, Tokenizer, ToolCall,
+    Channel, Detokenizer, Message, RenderOptions, Rendered, Role, ThinkFilter, TokenType, Tokenizer, ToolCall,
     parse_tool_calls,
 };
 
-use crate::engine::{Engine, FinishReason, Generation, TokenRequest};
+use crate::engine::{ContextEnd, Engine, FinishReason, Generation, TokenRequest};
 use crate::error::EngineError;
+use crate::loader::LoadedModel;
 use crate::sampler::Sampling;
-use crate::session::TokenLogprobs;
+use crate::session::{Head, TokenLogprobs};
+use crate::transcript::{Conversation, Transcript, Turn};
 
 /// What to generate. Exactly one of `messages`, `prompt` and `ids` is given.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -72,6 +74,39 @@ pub struct ChatRequest {
     pub logprobs: bool,
     /// Give those of so many of the most likely tokens as well.
     pub top_logprobs: Option<u32>,
+    /// What happens where the context is full.
+    pub context_end: ContextEndName,
+    /// With a rolling window, what stays at the start; by default the system turn.
+    pub pin_tokens: Option<Pin>,
+}
+
+/// [`ContextEnd`] in a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextEndName {
+    /// A longer prompt is refused, and a reply ends.
+    #[default]
+    Stop,
+    /// The oldest tokens are dropped from attention.
+    Roll,
+}
+
+/// What stays at the start of a rolling window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Pin {
+    /// So many tokens.
+    Tokens(u32),
+    /// A part by its name.
+    Part(PinnedPart),
+}
+
+/// A part of a conversation that can stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PinnedPart {
+    /// The system turn, if the conversation has one.
+    System,
 }
 
 /// llama.cpp's.
@@ -190,7 +225,18 @@ pub struct ChatDelta {
     pub usage: Usage,
 }
 
-/// A reply under way. Abandoning it at any time leaves the engine usable.
+/// What the model is to go on from.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// All of it.
+    pub ids: Vec<u32>,
+    /// Whether generated text continues inside a thought.
+    pub reasoning_open: bool,
+    /// If it is a conversation: its digest, and the turns that `ids` begins with.
+    conversation: Option<(Conversation, Transcript)>,
+}
+
+/// A reply under way. [`Engine::end_chat`] abandons it at any time; dropping it leaves the engine usable too.
 #[derive(Debug)]
 pub struct ChatGeneration {
     generation: Generation,
@@ -201,6 +247,25 @@ pub struct ChatGeneration {
     stop_ids: Vec<u32>,
     max_reasoning_tokens: Option<u32>,
     usage: Usage,
+    conversation: Option<(Conversation, Transcript)>,
+    /// What has been given out so far.
+    given: Given,
+}
+
+/// A reply as the caller has it.
+#[derive(Debug, Default)]
+struct Given {
+    content: String,
+    reasoning: String,
+    tool_calls: Vec<ToolCall>,
+}
+
+impl Given {
+    fn add(&mut self, delta: &ChatDelta) {
+        self.content.push_str(&delta.content);
+        self.reasoning.push_str(&delta.reasoning);
+        self.tool_calls.extend_from_slice(&delta.tool_calls);
+    }
 }
 
 /// What a template writes between a thought and the answer.
@@ -213,34 +278,53 @@ impl Engine {
         Ok(loaded.template.render(&loaded.tokenizer, messages, options)?)
     }
 
+    /// The ids that a request goes on from. `known` is a session, resident or not: the turns that it holds, and
+    /// all its ids, the one that has been sampled but not read included. History that ended in one of these
+    /// turns keeps the ids that were processed; without such a turn it is all rendered by the template.
+    pub fn prompt_ids(
+        &self,
+        request: &ChatRequest,
+        known: Option<(&Transcript, &[u32])>,
+    ) -> Result<Prompt, EngineError> {
+        let loaded = self.loaded()?;
+        let text = |ids| Prompt { ids, reasoning_open: false, conversation: None };
+        match (&request.messages, &request.prompt, &request.ids) {
+            (Some(messages), None, None) => conversation_prompt(loaded, messages, request, known),
+            (None, Some(prompt), None) => Ok(text(loaded.tokenizer.encode(prompt, true))),
+            (None, None, Some(ids)) => Ok(text(ids.clone())),
+            _ => {
+                let reason = "give exactly one of messages, prompt and ids".to_owned();
+                Err(EngineError::InvalidRequest { reason })
+            }
+        }
+    }
+
     /// Prepares a reply. Nothing is computed before the first [`Engine::step_chat`].
     pub fn start_chat(&mut self, request: ChatRequest) -> Result<ChatGeneration, EngineError> {
         let loaded = self.loaded()?;
         let sampling = request.sampling(&loaded.tokenizer);
         let logprobs = request.logprobs()?;
         let stop_ids = if request.ignore_stop { Vec::new() } else { loaded.tokenizer.stop_ids().to_vec() };
-        let (prompt, reasoning_open) = match (request.messages, request.prompt, request.ids) {
-            (Some(messages), None, None) => {
-                let options = RenderOptions {
-                    enable_thinking: request.enable_thinking,
-                    tools: request.tools.clone(),
-                    ..RenderOptions::default()
-                };
-                let rendered = loaded.template.render(&loaded.tokenizer, &messages, &options)?;
-                (rendered.ids, rendered.reasoning_open)
-            }
-            (None, Some(prompt), None) => (loaded.tokenizer.encode(&prompt, true), false),
-            (None, None, Some(ids)) => (ids, false),
-            _ => {
-                let reason = "give exactly one of messages, prompt and ids".to_owned();
-                return Err(EngineError::InvalidRequest { reason });
-            }
-        };
+        let first = request.messages.as_ref().and_then(|messages| messages.first());
+        let has_system_turn = first.is_some_and(|message| message.role == Role::System);
+        let Head { ids, pending, turns, .. } = self.session()?.head();
+        let ids: Vec<u32> = ids.iter().chain(pending).copied().collect();
+        let prompt = self.prompt_ids(&request, Some((turns, &ids)))?;
         if request.stop.iter().any(String::is_empty) {
             return Err(EngineError::InvalidRequest { reason: "a stop text is empty".to_owned() });
         }
+        let context_end = match (request.context_end, request.pin_tokens) {
+            (ContextEndName::Stop, _) => ContextEnd::Stop,
+            (ContextEndName::Roll, Some(Pin::Tokens(pinned))) => ContextEnd::Roll { pinned },
+            (ContextEndName::Roll, Some(Pin::Part(PinnedPart::System)) | None) => {
+                let starts = loaded.template.turn_starts(&loaded.tokenizer, &prompt.ids);
+                let end = starts.first().copied().filter(|_| has_system_turn);
+                ContextEnd::Roll { pinned: end.unwrap_or(0) }
+            }
+        };
         let generation = self.start(TokenRequest {
-            prompt,
+            context_end,
+            prompt: prompt.ids,
             generated: request.generated.clone(),
             max_tokens: request.max_tokens,
             sampling,
@@ -249,18 +333,20 @@ impl Engine {
         })?;
         let usage = Usage {
             prompt_tokens: generation.prompt_tokens() as u32,
-            reused_tokens: generation.reused() as u32,
+            reused_tokens: generation.reuse().reused.min(generation.prompt_tokens() as u32),
             ..Usage::default()
         };
         let mut chat = ChatGeneration {
             answer: AnswerFilter::new(request.stop, !request.tools.is_empty()),
             generation,
             detokenizer: Detokenizer::new(),
-            thoughts: ThinkFilter::new(reasoning_open),
+            thoughts: ThinkFilter::new(prompt.reasoning_open),
             tools: request.tools,
             stop_ids,
             max_reasoning_tokens: request.max_reasoning_tokens,
             usage,
+            conversation: prompt.conversation,
+            given: Given::default(),
         };
         self.replay(&mut chat, &request.generated)?;
         Ok(chat)
@@ -280,13 +366,46 @@ impl Engine {
         if goes_on && chat.is_over_budget() {
             self.close_thought(chat, &mut delta)?;
         }
-        if let Some(reason) = chat.generation.finished() {
+        let finished = chat.generation.finished();
+        if let Some(reason) = finished {
             chat.finish(reason, &mut delta);
+        }
+        chat.given.add(&delta);
+        if finished.is_some() {
+            self.note_turn(chat, !chat.answer.stopped);
         }
         delta.prefilled = chat.usage.prompt_tokens.min(chat.generation.prefilled() as u32);
         delta.prompt_tokens = chat.usage.prompt_tokens;
         delta.usage = chat.usage;
         Ok(delta)
+    }
+
+    /// Ends a reply, wherever it is. The session then knows it as far as it was given out, so that the
+    /// conversation can go on from there.
+    pub fn end_chat(&mut self, mut chat: ChatGeneration) {
+        if chat.generation.finished().is_some() {
+            return;
+        }
+        let mut held = ChatDelta::default();
+        chat.finish(FinishReason::Length, &mut held);
+        let is_all_given = held.content.is_empty() && held.reasoning.is_empty() && held.tool_calls.is_empty();
+        self.note_turn(&chat, is_all_given);
+    }
+
+    /// Enters the turns that the prompt begins with into the session, and the reply as the next one if its
+    /// text `is_complete`: the text of all its ids.
+    fn note_turn(&mut self, chat: &ChatGeneration, is_complete: bool) {
+        let Some((conversation, known)) = &chat.conversation else { return };
+        if !self.holds(&chat.generation) {
+            return;
+        }
+        let Ok((_, _, session)) = self.parts_mut() else { return };
+        let reply = is_complete.then(|| {
+            let Given { content, reasoning, tool_calls } = &chat.given;
+            let len = session.ledger().len() + session.pending().iter().len();
+            Turn::new(*conversation, reasoning, content, tool_calls, len as u32)
+        });
+        session.note_turns(known.turns().iter().cloned().chain(reply));
     }
 
     /// Ends the thought as the template would, so that the answer follows.
@@ -313,6 +432,7 @@ impl Engine {
                 }
             };
         }
+        chat.given.add(&given);
         Ok(())
     }
 
@@ -395,6 +515,42 @@ impl ChatGeneration {
         delta.finish_reason = Some(if called { FinishReason::ToolCalls } else { reason });
         delta.tool_calls = calls;
     }
+}
+
+/// The longest history that ends in a known turn as it was processed, and the rest as the template writes it.
+fn conversation_prompt(
+    loaded: &LoadedModel,
+    messages: &[Message],
+    request: &ChatRequest,
+    known: Option<(&Transcript, &[u32])>,
+) -> Result<Prompt, EngineError> {
+    let (template, tokenizer) = (&loaded.template, &loaded.tokenizer);
+    let options = RenderOptions {
+        enable_thinking: request.enable_thinking,
+        tools: request.tools.clone(),
+        ..RenderOptions::default()
+    };
+    let thinking = options.enable_thinking.filter(|_| template.writes_thinking_into_history());
+    let start = Conversation::new(&options.tools, thinking);
+    let none = Transcript::default();
+    let (transcript, ids) = known.unwrap_or((&none, &[]));
+    for (index, len) in transcript.follow(start, messages).replies.into_iter().rev() {
+        let Some(processed) = ids.get(..len as usize) else { continue };
+        // What the template cannot write in part it may still be able to write in whole.
+        let Ok(Some(rest)) = template.render_after(tokenizer, messages, index, &options) else { continue };
+        // A reply that was to go on past its end may have ended with the id that ends a turn.
+        let is_ended = processed.last().is_some_and(|last| {
+            tokenizer.token_type(*last) == Some(TokenType::Control) && rest.ids.first() == Some(last)
+        });
+        let ids = [processed, &rest.ids[usize::from(is_ended)..]].concat();
+        let mut turns = transcript.clone();
+        turns.cut(processed.len());
+        let conversation = Some((turns.follow(start, messages).conversation, turns));
+        return Ok(Prompt { ids, reasoning_open: rest.reasoning_open, conversation });
+    }
+    let rendered = template.render(tokenizer, messages, &options)?;
+    let conversation = Some((none.follow(start, messages).conversation, none));
+    Ok(Prompt { ids: rendered.ids, reasoning_open: rendered.reasoning_open, conversation })
 }
 
 /// Holds back answer text that may be the beginning of a stop text or of a tool call.

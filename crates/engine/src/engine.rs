@@ -9,9 +9,11 @@ use crate::clock::{Pace, now_ms};
 use crate::device::{Counters, Device, DeviceInfo};
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
+use crate::model::kept::count;
 use crate::model::{MAX_STEPS_PER_SUBMIT, Model, ModelOptions};
+use crate::reuse::Reuse;
 use crate::sampler::Sampling;
-use crate::session::{Choice, Session, Step, TokenLogprobs, Want};
+use crate::session::{Choice, Obstacle, Session, Step, TokenLogprobs, Want, Way};
 use crate::tuning::{Choose, Tuning, tune};
 
 /// Milliseconds that a submit should take where nothing else waits for the device.
@@ -22,11 +24,18 @@ const TIME_BUDGET_MS: f64 = 100.0;
 /// still and are given single tokens, for which a hybrid may round differently.
 const PREFILL_CUT: u32 = CHUNK;
 
+/// Bytes that the checkpoints of a session may take in the host's memory, unless the caller says otherwise.
+pub const CHECKPOINT_BYTES: u64 = 512 << 20;
+
+/// Tokens of a prompt from one checkpoint to the next, at most, as long as the bytes last.
+pub const CHECKPOINT_INTERVAL: u32 = 512;
+
 /// A device and the model on it.
 #[derive(Debug)]
 pub struct Engine {
     device: Device,
     choose: Choose,
+    checkpoint_bytes: u64,
     time_budget_ms: f64,
     resident: Option<Resident>,
 }
@@ -58,6 +67,23 @@ pub struct TokenRequest {
     pub logprobs: Option<u32>,
     /// Ids that end the reply.
     pub stop_ids: Vec<u32>,
+    /// What happens where the context is full.
+    pub context_end: ContextEnd,
+}
+
+/// What happens where the context is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContextEnd {
+    /// A longer prompt is refused, and a reply ends.
+    #[default]
+    Stop,
+    /// The oldest rows of attention are dropped, but for the first `pinned`, half of the rest at a time. A
+    /// recurrent state still has its impression of the dropped tokens. The dropped tokens stay in the
+    /// ledger, so that a prompt which repeats them goes on.
+    Roll {
+        /// Tokens at the start that stay; a 4-bit cache keeps a few more.
+        pinned: u32,
+    },
 }
 
 /// Why a generation ended.
@@ -80,9 +106,15 @@ pub struct Generation {
     request: TokenRequest,
     /// The most tokens that the next step may generate.
     step_limit: u32,
+    /// How the session is to be cut back before the first step.
+    cut: Option<(u32, Way)>,
     /// Prompt tokens that the session holds.
     n_read: usize,
-    n_reused: usize,
+    /// Ends of pieces of the prompt, and whether there is to be a checkpoint.
+    cuts: Vec<(u32, bool)>,
+    reuse: Reuse,
+    /// Tokens that a rolling window has dropped since the start.
+    n_rolled: u32,
     n_generated: u32,
     max_tokens: u32,
     /// Tokens of the prompt as it was given: in `request` it is followed by what there was of the reply,
@@ -107,9 +139,14 @@ impl Generation {
         self.n_read
     }
 
-    /// Tokens of the prompt that did not have to be read again.
-    pub fn reused(&self) -> usize {
-        self.n_reused
+    /// What of the prompt did not have to be read again, and why not more.
+    pub fn reuse(&self) -> &Reuse {
+        &self.reuse
+    }
+
+    /// Tokens that a rolling window has dropped since the start.
+    pub fn rolled(&self) -> u32 {
+        self.n_rolled
     }
 
     /// Tokens generated so far.
@@ -146,7 +183,18 @@ impl Generation {
 impl Engine {
     /// An engine without a model.
     pub fn new(device: Device) -> Self {
-        Self { device, choose: Choose::default(), time_budget_ms: TIME_BUDGET_MS, resident: None }
+        Self {
+            device,
+            choose: Choose::default(),
+            checkpoint_bytes: CHECKPOINT_BYTES,
+            time_budget_ms: TIME_BUDGET_MS,
+            resident: None,
+        }
+    }
+
+    /// Says how many bytes the checkpoints of the resident session may take in the host's memory.
+    pub fn set_checkpoint_bytes(&mut self, n_bytes: u64) {
+        self.checkpoint_bytes = n_bytes;
     }
 
     /// Says how long a submit may take, as far as the device lets it be cut: a page that is to stay
@@ -250,10 +298,29 @@ impl Engine {
         Ok(self.resident()?.session.ledger())
     }
 
+    /// The resident session.
+    pub fn session(&self) -> Result<&Session, EngineError> {
+        Ok(&self.resident()?.session)
+    }
+
+    /// Ends the generation that is under way.
+    pub(crate) fn begin_session(&mut self) -> Result<(), EngineError> {
+        self.resident.as_mut().ok_or_else(no_model)?.generation += 1;
+        Ok(())
+    }
+
+    /// Whether the session holds what `generation` has read and generated, and nothing else.
+    pub(crate) fn holds(&self, generation: &Generation) -> bool {
+        self.resident.as_ref().is_some_and(|resident| {
+            let is_current = resident.generation == generation.number;
+            is_current && generation.cut.is_none() && generation.has_read_prompt() && resident.session.is_sound()
+        })
+    }
+
     /// Forgets the resident session.
     pub fn reset(&mut self) -> Result<(), EngineError> {
+        self.begin_session()?;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
-        resident.generation += 1;
         resident.session.reset(&mut self.device, &resident.loaded.model)
     }
 
@@ -296,55 +363,100 @@ impl Engine {
             let reason = format!("{n} most likely tokens were asked for, and {MAX_TOP} is the most");
             return Err(EngineError::InvalidRequest { reason });
         }
-        let context_length = resident.loaded.model.context_length() as usize;
         let prompt_tokens = request.prompt.len();
         if prompt_tokens == 0 {
             return Err(EngineError::InvalidRequest { reason: "the prompt is empty".to_owned() });
         }
-        if prompt_tokens > context_length {
-            return Err(EngineError::ContextFull { prompt_tokens, context_length });
-        }
-        resident.generation += 1;
         let n_generated = request.generated.len() as u32;
         let has_stopped = request.generated.last().is_some_and(|id| request.stop_ids.contains(id));
         request.prompt.append(&mut request.generated);
-        let ledger = resident.session.ledger();
-        // The last token must be read now, since its logits were not kept.
-        let extends = ledger.len() < request.prompt.len() && request.prompt.starts_with(ledger);
-        if !(extends && resident.session.is_sound()) {
-            resident.session.reset(&mut self.device, &resident.loaded.model)?;
+        let LoadedModel { model, .. } = &resident.loaded;
+        let (head, prompt) = (resident.session.head(), &request.prompt);
+        let Start { n_read, cut, reason } = Start::of(&resident.session, model, prompt);
+        let n_kept = cut.map_or(head.ids.len() as u32, |(to, _)| to);
+        let room = model.context_length().saturating_sub(head.rows(n_kept)) as usize;
+        let n_missing = prompt.len() - n_kept as usize;
+        let rolls = request.context_end != ContextEnd::Stop;
+        if n_missing > room && !rolls {
+            let context_length = model.context_length() as usize;
+            return Err(EngineError::ContextFull { prompt_tokens, context_length });
         }
-        let n_read = resident.session.ledger().len();
-        // The last generated token need not be read, hence one more than the context has room for.
-        let room = (context_length - prompt_tokens + 1) as u32;
-        let max_tokens = request.max_tokens.unwrap_or(u32::MAX).min(room);
+        resident.generation += 1;
+        let most = if rolls {
+            // A reply that never ends must end somewhere.
+            request.max_tokens.unwrap_or(model.context_length())
+        } else {
+            // The last generated token need not be read, hence one more than the context has room for.
+            let room = room - n_missing + 1 + n_generated as usize;
+            request.max_tokens.unwrap_or(u32::MAX).min(room as u32)
+        };
         let is_greedy = request.sampling.is_greedy() && request.logprobs.is_none();
         let choice = if is_greedy {
             Choice::Greedy
         } else {
             Choice::Sample { dry: request.sampling.has_dry(), logprobs: request.logprobs }
         };
-        if choice != Choice::Greedy {
-            write_sampling(&mut self.device, &resident.loaded.model, &request, prompt_tokens)?;
-        }
+        let has_all = n_read == prompt.len();
         let finished = match has_stopped {
             true => Some(FinishReason::Stop),
-            false => (n_generated >= max_tokens).then_some(FinishReason::Length),
+            // A prompt of which nothing is to follow is read all the same, for what comes later.
+            false => (n_generated >= most && (has_all || n_generated > 0)).then_some(FinishReason::Length),
         };
-        Ok(Generation {
+        let cuts = self.cuts(prompt, n_kept)?;
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let head = resident.session.head();
+        let n_common = head.common(&request.prompt);
+        let generation = Generation {
             number: resident.generation,
-            request,
+            reuse: Reuse::of(head, &request.prompt, n_read as u32, reason),
             step_limit: u32::MAX,
+            cut,
             n_read,
-            n_reused: n_read.min(prompt_tokens),
+            cuts,
+            n_rolled: 0,
             n_generated,
-            max_tokens,
+            max_tokens: most,
             prompt_len: prompt_tokens,
             choice,
             is_masked: false,
             logprobs: Vec::new(),
             finished,
-        })
+            request,
+        };
+        resident.session.begin(n_common);
+        if choice != Choice::Greedy {
+            write_sampling(&mut self.device, resident, &generation)?;
+        }
+        Ok(generation)
+    }
+
+    /// Where the reading of a prompt stops for a moment, from `start` on: at every turn, and so often between
+    /// that no checkpoint is far. It follows from the prompt alone, so that another reading of it rounds alike.
+    fn cuts(&self, prompt: &[u32], start: u32) -> Result<Vec<(u32, bool)>, EngineError> {
+        let LoadedModel { model, tokenizer, template, .. } = self.loaded()?;
+        let kept = model.kept();
+        if !kept.is_recurrent() && !kept.is_quantised() {
+            return Ok(Vec::new());
+        }
+        let state_bytes = 4 * count(&kept.state(model.context_length())).max(1);
+        let n_affordable = self.checkpoint_bytes / state_bytes;
+        // Where memory is short, half of it goes to the turns.
+        let least = prompt.len() as u64 / (n_affordable / 2).max(1);
+        let mut turns = template.turn_starts(tokenizer, prompt).into_iter().peekable();
+        let (mut cuts, mut last, mut last_kept) = (Vec::new(), 0, 0);
+        loop {
+            let next = turns.next_if(|&turn| turn <= last + CHECKPOINT_INTERVAL);
+            let at = next.unwrap_or(last + CHECKPOINT_INTERVAL);
+            if at as usize >= prompt.len() {
+                return Ok(cuts);
+            }
+            let is_kept = next.is_some() || u64::from(at - last_kept) >= least;
+            last_kept = if is_kept { at } else { last_kept };
+            last = at;
+            if at > start {
+                cuts.push((at, is_kept));
+            }
+        }
     }
 
     /// One slice of work: a piece of the prompt, or a few tokens. Returns the new ids, a stop id
@@ -355,6 +467,10 @@ impl Engine {
         }
         if self.resident()?.generation != generation.number {
             return Err(outdated());
+        }
+        if let Some((to, way)) = generation.cut.take() {
+            let (device, loaded, session) = self.parts_mut()?;
+            session.cut_back(device, &loaded.model, to, way).await?;
         }
         let step = if generation.has_read_prompt() {
             self.decode_slice(generation).await?
@@ -385,7 +501,9 @@ impl Engine {
         let prompt: Vec<u32> = ledger.iter().copied().chain(pending).chain(ids.iter().copied()).collect();
         generation.n_generated += ids.len() as u32;
         let context_length = resident.loaded.model.context_length() as usize;
-        if generation.n_generated >= generation.max_tokens || prompt.len() > context_length {
+        let n_rows = resident.session.position() as usize + prompt.len() - ledger.len();
+        let is_full = n_rows > context_length && generation.request.context_end == ContextEnd::Stop;
+        if generation.n_generated >= generation.max_tokens || is_full {
             generation.end(FinishReason::Length);
         } else if generation.choice != Choice::Greedy {
             let history = resident.loaded.model.io().sampling.history;
@@ -395,8 +513,10 @@ impl Engine {
                 let count = if given.contains(&id) { n | IN_PROMPT } else { n };
                 self.device.write(history.buffer, (history.counts() + id).into(), &[count])?;
             }
-            let start = u64::from(history.ledger()) + (prompt.len() - ids.len()) as u64;
-            self.device.write(history.buffer, start, ids)?;
+            if n_rows <= context_length {
+                let start = u64::from(history.ledger()) + (n_rows - ids.len()) as u64;
+                self.device.write(history.buffer, start, ids)?;
+            }
         }
         generation.request.prompt = prompt;
         Ok(())
@@ -415,8 +535,7 @@ impl Engine {
         }
         let sampling = resident.loaded.model.io().sampling;
         if allowed.is_some() && generation.choice == Choice::Greedy {
-            let (model, request) = (&resident.loaded.model, &generation.request);
-            write_sampling(&mut self.device, model, request, generation.prompt_len)?;
+            write_sampling(&mut self.device, resident, generation)?;
             generation.choice = Choice::Sample { dry: false, logprobs: None };
         }
         if let Some(words) = allowed {
@@ -446,49 +565,146 @@ impl Engine {
 
     async fn prefill_slice(&mut self, generation: &mut Generation) -> Result<Step, EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
-        let (model, prompt) = (&resident.loaded.model, &generation.request.prompt);
+        let (start, len) = (generation.n_read, generation.request.prompt.len());
         let size = match resident.prefill_pace.size() {
             size if size < PREFILL_CUT => size as usize,
             size => (size / PREFILL_CUT * PREFILL_CUT) as usize,
         };
-        let end = prompt.len().min(generation.n_read + size);
-        let ids = &prompt[generation.n_read..end];
-        let want = if end < prompt.len() { Want::Nothing } else { Want::Token(generation.choice) };
-        let start = now_ms();
-        let session = &mut resident.session;
+        if self.room()? == 0 && !self.roll(generation).await? {
+            let context_length = self.loaded()?.model.context_length() as usize;
+            return Err(EngineError::ContextFull { prompt_tokens: generation.prompt_len, context_length });
+        }
+        let cut = generation.cuts.iter().find(|(at, _)| *at as usize > start).copied();
+        let end = len.min(start + size).min(start + self.room()? as usize);
+        let end = cut.map_or(end, |(at, _)| end.min(at as usize));
+        let want = match end < len {
+            true => Want::Nothing,
+            false if generation.n_generated >= generation.max_tokens => Want::Head,
+            false => Want::Token(generation.choice),
+        };
+        if end == len && generation.n_rolled > 0 && generation.choice != Choice::Greedy {
+            generation.n_read = end;
+            let resident = self.resident.as_ref().ok_or_else(no_model)?;
+            write_sampling(&mut self.device, resident, generation)?;
+        }
+        let ids = &generation.request.prompt[start..end];
+        let begin = now_ms();
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let (model, session) = (&resident.loaded.model, &mut resident.session);
         let step = session.prefill(&mut self.device, model, ids, &generation.request.stop_ids, want).await?;
         if ids.len() == size {
-            resident.prefill_pace.learn(now_ms() - start, self.time_budget_ms);
+            resident.prefill_pace.learn(now_ms() - begin, self.time_budget_ms);
         }
         generation.n_read = end;
+        if cut == Some((end as u32, true)) {
+            session.keep_checkpoint(&mut self.device, model, self.checkpoint_bytes).await?;
+        }
         Ok(step)
     }
 
     async fn decode_slice(&mut self, generation: &mut Generation) -> Result<Step, EngineError> {
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
+        let stop_ids = &generation.request.stop_ids;
+        if resident.session.pending().is_none() {
+            let (model, session) = (&resident.loaded.model, &mut resident.session);
+            return session.choose(&mut self.device, model, stop_ids, generation.choice).await;
+        }
+        if self.room()? == 0 && !self.roll(generation).await? {
+            generation.end(FinishReason::Length);
+            return Ok(Step::default());
+        }
         let left = generation.max_tokens - generation.n_generated;
         let most = if generation.is_masked { 1 } else { generation.step_limit };
+        let resident = self.resident.as_mut().ok_or_else(no_model)?;
         let size = resident.decode_pace.size();
         let start = now_ms();
         let (model, session) = (&resident.loaded.model, &mut resident.session);
-        let step =
-            session.decode(&mut self.device, model, size.min(left).min(most), generation.choice).await?;
+        let n = size.min(left).min(most);
+        let stop_ids = &generation.request.stop_ids;
+        let step = session.decode(&mut self.device, model, n, stop_ids, generation.choice).await?;
         if step.ids.len() as u32 == size {
             resident.decode_pace.learn(now_ms() - start, self.time_budget_ms);
         }
         Ok(step)
     }
+
+    /// Rows that are free.
+    fn room(&self) -> Result<u32, EngineError> {
+        let resident = self.resident()?;
+        Ok(resident.loaded.model.context_length() - resident.session.position())
+    }
+
+    /// Makes room as the request says; returns whether there is any.
+    async fn roll(&mut self, generation: &mut Generation) -> Result<bool, EngineError> {
+        let ContextEnd::Roll { pinned } = generation.request.context_end else { return Ok(false) };
+        let (device, loaded, session) = self.parts_mut()?;
+        let n = session.roll(device, &loaded.model, pinned).await?;
+        generation.n_rolled += n;
+        if n > 0 && generation.has_read_prompt() && generation.choice != Choice::Greedy {
+            let resident = self.resident.as_ref().ok_or_else(no_model)?;
+            write_sampling(&mut self.device, resident, generation)?;
+        }
+        Ok(n > 0)
+    }
 }
 
-/// Writes what the device needs to know of a request before it samples. The reply begins at `prompt_len`.
+/// How a generation begins in a session.
+struct Start {
+    /// Tokens of the prompt that need not be read.
+    n_read: usize,
+    /// How the session is to be cut back; nothing where it goes on from its pending token.
+    cut: Option<(u32, Way)>,
+    /// Why less is reused than matches.
+    reason: Option<Obstacle>,
+}
+
+impl Start {
+    fn of(session: &Session, model: &Model, prompt: &[u32]) -> Self {
+        let (head, kept) = (session.head(), model.kept());
+        let (len, common) = (head.ids.len() as u32, head.common(prompt));
+        if !session.is_sound() {
+            let reason = (common > 0).then_some(Obstacle::Torn);
+            return Self { n_read: 0, cut: Some((0, Way::Reset)), reason };
+        }
+        if common as usize == prompt.len() && common > len {
+            return Self { n_read: prompt.len(), cut: None, reason: None };
+        }
+        let common = common.min(len);
+        let is_whole = common as usize == prompt.len();
+        let needs_logits = is_whole && !(common == len && session.has_logits());
+        let wanted = common - u32::from(needs_logits);
+        let (to, way) = head.reach(kept, wanted);
+        let reason = if to < wanted {
+            Some(head.obstacle(kept, wanted))
+        } else {
+            needs_logits.then_some(Obstacle::Logits)
+        };
+        Self { n_read: to as usize, cut: Some((to, way)), reason }
+    }
+}
+
+/// Writes what the device needs to know of a request before it samples: at its start, and after rows were dropped.
 fn write_sampling(
     device: &mut Device,
-    model: &Model,
-    request: &TokenRequest,
-    prompt_len: usize,
+    resident: &Resident,
+    generation: &Generation,
 ) -> Result<(), EngineError> {
-    let (sampling, buffers) = (&request.sampling, model.io().sampling);
-    let settings = sampling.settings(prompt_len as u32);
+    let Generation { request, prompt_len, .. } = generation;
+    let (sampling, buffers) = (&request.sampling, resident.loaded.model.io().sampling);
+    let head = resident.session.head();
+    // What the reply has come to since then is in the ledger.
+    let ids: Vec<u32> = if generation.n_rolled > 0 && generation.n_generated > 0 {
+        head.ids.iter().chain(&head.pending).copied().collect()
+    } else {
+        request.prompt.clone()
+    };
+    let n_kept = generation.cut.map_or(ids.len() as u32, |(to, _)| to);
+    let dropped = if n_kept < head.dropped.end { 0..0 } else { head.dropped.clone() };
+    let n_before = dropped.len().min(prompt_len.saturating_sub(dropped.start as usize));
+    let mut settings = sampling.settings((prompt_len - n_before) as u32);
+    settings.has_allowed = generation.is_masked.into();
+    // Positions come again after rows were dropped; their random numbers should not.
+    settings.seed[1] = settings.seed[1].wrapping_add(dropped.len() as u32);
     device.write(buffers.settings.buffer, 0, bytemuck::cast_slice(&[settings]))?;
     let vocab = buffers.history.vocab as usize;
     if !sampling.logit_bias.is_empty() {
@@ -500,7 +716,7 @@ fn write_sampling(
     }
     if sampling.has_penalties() {
         let mut counts = vec![0u32; vocab];
-        let (prompt, reply) = request.prompt.split_at(prompt_len);
+        let (prompt, reply) = ids.split_at(*prompt_len.min(&ids.len()));
         for &id in prompt {
             counts.get_mut(id as usize).into_iter().for_each(|count| *count = IN_PROMPT);
         }
@@ -517,7 +733,12 @@ fn write_sampling(
         let start = SETTINGS_WORDS + set_words(buffers.n_valid);
         device.write(buffers.settings.buffer, start.into(), &breakers)?;
         device.write(buffers.repeats.buffer, 0, &vec![0; vocab])?;
-        device.write(buffers.history.buffer, buffers.history.ledger().into(), &request.prompt)?;
+        let rows: Vec<u32> =
+            (0..).zip(&ids).filter(|(i, _)| !dropped.contains(i)).map(|(_, &id)| id).collect();
+        // More rows than the context has come one by one, and are written when the last has come.
+        if rows.len() <= resident.loaded.model.context_length() as usize {
+            device.write(buffers.history.buffer, buffers.history.ledger().into(), &rows)?;
+        }
     }
     Ok(())
 }

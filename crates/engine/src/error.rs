@@ -129,6 +129,22 @@ pub enum EngineError {
         /// Tokens the context holds.
         context_length: usize,
     },
+    /// A snapshot is not of what runs here.
+    #[error("the snapshot's {what} is {snapshot}, and here it is {here}")]
+    SnapshotMismatch {
+        /// What differs.
+        what: &'static str,
+        /// Of the snapshot.
+        snapshot: String,
+        /// Of what runs here.
+        here: String,
+    },
+    /// A snapshot is not as it was written.
+    #[error("the snapshot is damaged: {reason}")]
+    SnapshotCorrupt {
+        /// What is wrong.
+        reason: String,
+    },
     /// The caller asked for something that makes no sense.
     #[error("{reason}")]
     InvalidRequest {
@@ -181,6 +197,8 @@ impl EngineError {
             ) => "template_invalid",
             Self::Tokenizer(_) => "tokenizer_invalid",
             Self::ContextFull { .. } => "context_full",
+            Self::SnapshotMismatch { .. } => "snapshot_mismatch",
+            Self::SnapshotCorrupt { .. } => "snapshot_corrupt",
             Self::InvalidRequest { .. } => "invalid_request",
             Self::UnusableLogits { .. } => "non_finite",
             Self::WrongResults { .. } => "device_unreliable",

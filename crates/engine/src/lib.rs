@@ -18,8 +18,11 @@ pub mod memory;
 pub mod model;
 pub mod planner;
 pub mod profile;
+pub mod reuse;
 pub mod sampler;
 pub mod session;
+pub mod snapshot;
+pub mod transcript;
 pub mod tuning;
 
 pub use error::EngineError;

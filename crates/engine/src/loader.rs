@@ -281,7 +281,7 @@ impl Loader {
                 }
             }
         };
-        if let Err(error) = model.write_rotations(device).await {
+        if let Err(error) = model.write_rotations(device, 0).await {
             device.free_from(mark);
             return Err(error);
         }

@@ -167,7 +167,7 @@ fn continuing_a_session_equals_a_cold_run() {
             TokenRequest { prompt: second.clone(), max_tokens: Some(20), ..TokenRequest::default() };
         let generation = engine.start(request.clone()).unwrap();
         // All but the last sampled token, which had not been read.
-        assert_eq!(generation.reused(), 50 + 19);
+        assert_eq!(generation.reuse().reused, 50 + 19);
         let warm = generate(&mut engine, request);
         engine.reset().unwrap();
         assert_eq!(warm, greedy(&mut engine, &second, 20), "{name}");
@@ -209,14 +209,14 @@ fn a_stop_id_inside_a_submit_leaves_the_session_clean() {
                 block_on(session.prefill(device, model, &ids, &stop, Want::Token(Choice::Greedy))).unwrap();
             let mut sampled = first.ids;
             while sampled.last() != Some(&stop[0]) {
-                let step = block_on(session.decode(device, model, n_steps, Choice::Greedy)).unwrap();
+                let step = block_on(session.decode(device, model, n_steps, &stop, Choice::Greedy)).unwrap();
                 assert_eq!(step.stopped, step.ids.last() == Some(&stop[0]));
                 sampled.extend(step.ids);
             }
             assert_eq!(sampled, free[..=stop_at], "{name}, {n_steps} steps a submit");
             // The stop token has not been read, and nothing after it.
             assert_eq!(session.ledger(), [&ids[..], &free[..stop_at]].concat());
-            assert!(block_on(session.decode(device, model, 1, Choice::Greedy)).is_err());
+            assert!(block_on(session.decode(device, model, 1, &[], Choice::Greedy)).is_err());
             // Going on with the stop token gives what an uninterrupted run gave.
             let next =
                 block_on(session.prefill(device, model, &stop, &[], Want::Token(Choice::Greedy))).unwrap();

@@ -37,6 +37,8 @@ pub struct GpuOptions {
     pub drop_kernel: Option<String>,
     /// Ask for timestamp queries where the adapter has them: for measurements.
     pub timestamps: bool,
+    /// Read back no more bytes at once than this, instead of [`super::READ_BACK_BYTES`]: for tests.
+    pub read_back_bytes: Option<u64>,
 }
 
 /// Writes wait in memory of their own until a submit takes them into their buffers. After this many
@@ -138,6 +140,7 @@ pub struct GpuDevice {
     has_failed_allocation: bool,
     /// Nanoseconds of one tick of the device's clock, where it may be read.
     tick_ns: Option<f64>,
+    read_back_bytes: u64,
 }
 
 /// Dispatches that one query set can time, with two timestamps each.
@@ -269,6 +272,7 @@ impl GpuDevice {
             fail_allocation_above_bytes: options.fail_allocation_above_bytes,
             has_failed_allocation: false,
             tick_ns,
+            read_back_bytes: options.read_back_bytes.unwrap_or(super::READ_BACK_BYTES),
         })
     }
 
@@ -284,6 +288,11 @@ impl GpuDevice {
     /// Bytes of buffers and of plans' parameters.
     fn live_bytes(&self) -> u64 {
         self.counters.live_bytes + self.params_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes to read back at once.
+    pub(super) fn read_back_bytes(&self) -> u64 {
+        self.read_back_bytes
     }
 
     fn note_peak(&mut self) {

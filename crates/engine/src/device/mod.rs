@@ -127,6 +127,12 @@ impl Counters {
     }
 }
 
+/// A range of the words of a buffer.
+pub type Words = (BufferId, Range<u64>);
+
+/// The most bytes that [`Device::read`] reads back at once.
+pub const READ_BACK_BYTES: u64 = 4 << 20;
+
 /// Something to read back after a run.
 #[derive(Clone, Debug)]
 pub enum Read {
@@ -260,6 +266,46 @@ impl Device {
         let (quant_words, scale_words) = words_per_row(weight.format, weight.cols);
         self.write(weight.quants, u64::from(first_row) * u64::from(quant_words), quants)?;
         self.write(weight.scales, u64::from(first_row) * u64::from(scale_words), scales)
+    }
+
+    /// Reads ranges one behind the other. Staging memory is bounded, however much that is.
+    pub async fn read(&mut self, ranges: &[Words]) -> Result<Vec<u32>, EngineError> {
+        let most = match self {
+            Self::Gpu(d) => (d.read_back_bytes() / 4).max(1),
+            Self::Cpu(_) | Self::Plan(_) => u64::MAX,
+        };
+        let mut words = Vec::new();
+        let (mut reads, mut n_words) = (Vec::new(), 0);
+        for (buffer, range) in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min(start.saturating_add(most - n_words));
+                reads.push(Read::Words(*buffer, start..end));
+                n_words += end - start;
+                start = end;
+                if n_words == most {
+                    words.extend(self.run(&[], &std::mem::take(&mut reads)).await?.concat());
+                    n_words = 0;
+                }
+            }
+        }
+        if !reads.is_empty() {
+            words.extend(self.run(&[], &reads).await?.concat());
+        }
+        Ok(words)
+    }
+
+    /// Writes words to ranges one behind the other, and waits meanwhile as writes need it.
+    pub async fn write_all(&mut self, ranges: &[Words], words: &[u32]) -> Result<(), EngineError> {
+        let mut rest = words;
+        for (buffer, range) in ranges {
+            let n = ((range.end - range.start) as usize).min(rest.len());
+            let (these, after) = rest.split_at(n);
+            self.write(*buffer, range.start, these)?;
+            self.wait_for_uploads().await?;
+            rest = after;
+        }
+        Ok(())
     }
 
     /// Sets a buffer to zero.

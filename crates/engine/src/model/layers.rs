@@ -13,6 +13,7 @@ use signbit_shaders::{BufferId, Tensor};
 use super::KvCache;
 use super::attention::{Attention, Cache};
 use super::delta_net::DeltaNet;
+use super::kept::Kept;
 use super::recorder::Recorder;
 use super::weights::{Matrix, Weights};
 use crate::config::{Architecture, LayerType, ModelConfig};
@@ -114,8 +115,8 @@ pub struct Caches<'d> {
     context_length: u32,
     /// Cosines and sines of every position.
     pub rope: Tensor,
-    /// Recurrent states, which a fresh session starts at zero.
-    pub recurrent: Vec<Tensor>,
+    /// The buffers that a session fills.
+    pub kept: Kept,
     /// Bytes of all caches.
     pub n_bytes: u64,
     /// Bytes of keys and values that a layer's attention reads at the end of the context, by a buffer
@@ -131,7 +132,7 @@ impl<'d> Caches<'d> {
             kv_cache,
             context_length,
             rope,
-            recurrent: Vec::new(),
+            kept: Kept::default(),
             n_bytes: 0,
             kv_bytes: HashMap::new(),
         }
@@ -156,18 +157,22 @@ impl<'d> Caches<'d> {
             let codes = tensor(kivi::Layout::codes)?;
             let scales = tensor(kivi::Layout::scales)?;
             self.kv_bytes.insert(exact.buffer, layout.bytes_read(self.context_length));
-            return Ok(Cache::Kivi(kivi::CacheTensors { layout, exact, codes, scales }));
+            let cache = Cache::Kivi(kivi::CacheTensors { layout, exact, codes, scales });
+            self.kept.attention.push(cache);
+            return Ok(cache);
         }
         let k = self.allocate("kv_cache", self.context_length, shape.kv_cols())?;
         let v = self.allocate("kv_cache", self.context_length, shape.kv_cols())?;
         self.kv_bytes.insert(k.buffer, k.n_bytes() + v.n_bytes());
-        Ok(Cache::F32(qkv::KvCache { k, v }))
+        let cache = Cache::F32(qkv::KvCache { k, v });
+        self.kept.attention.push(cache);
+        Ok(cache)
     }
 
     /// A state that each step replaces.
     pub fn recurrent(&mut self, rows: u32, cols: u32) -> Result<Tensor> {
         let tensor = self.allocate("recurrent_state", rows, cols)?;
-        self.recurrent.push(tensor);
+        self.kept.recurrent.push(tensor);
         Ok(tensor)
     }
 }

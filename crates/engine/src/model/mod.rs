@@ -5,6 +5,7 @@
 
 mod attention;
 mod delta_net;
+pub mod kept;
 mod kv_cache;
 pub mod layers;
 pub mod recorder;
@@ -25,6 +26,7 @@ use crate::device::{Device, Plan};
 use crate::error::EngineError;
 use crate::memory::{Fallback, MemoryPlan, Placement, staging_bytes};
 pub use attention::shape as attention_shape;
+pub use kept::Kept;
 pub use kv_cache::KvCache;
 use layers::{Caches, Layer};
 use recorder::{Recorder, ScratchPool};
@@ -97,7 +99,7 @@ pub struct Model {
     output_norm: Tensor,
     lm_head: Matrix,
     rope: Tensor,
-    recurrent: Vec<BufferId>,
+    kept: Kept,
     /// See [`Caches::kv_bytes`].
     kv_bytes: HashMap<BufferId, u64>,
     io: Io,
@@ -188,10 +190,9 @@ impl Model {
             .map(|i| Layer::load(i, &config, weights, &mut caches))
             .collect::<Result<Vec<_>, _>>()?;
         let cached_bytes = caches.n_bytes;
-        let recurrent_bytes: u64 = caches.recurrent.iter().map(Tensor::n_bytes).sum();
+        let recurrent_bytes: u64 = caches.kept.recurrent.iter().map(Tensor::n_bytes).sum();
         let cache_read_bytes = recurrent_bytes + caches.kv_bytes.values().sum::<u64>();
-        let recurrent = caches.recurrent.iter().map(|t| t.buffer).collect();
-        let kv_bytes = caches.kv_bytes;
+        let (kept, kv_bytes) = (caches.kept, caches.kv_bytes);
         let caches_end = device.counters().live_bytes;
 
         let token_embd = weights.matrix("token_embd.weight")?;
@@ -259,7 +260,7 @@ impl Model {
             output_norm,
             lm_head,
             rope,
-            recurrent,
+            kept,
             kv_bytes,
             io,
             pool: ScratchPool::default(),
@@ -290,12 +291,15 @@ impl Model {
         Ok(model)
     }
 
-    /// Fills the rotation table, and waits meanwhile as writes need it.
-    pub async fn write_rotations(&self, device: &mut Device) -> Result<(), EngineError> {
+    /// Fills the rotation table, and waits meanwhile as writes need it. Row `i` is for position
+    /// `first_position + i`.
+    pub async fn write_rotations(&self, device: &mut Device, first_position: u32) -> Result<(), EngineError> {
         const RUN: u32 = 1024;
         let Tensor { buffer, rows, cols } = self.rope;
         for start in (0..rows).step_by(RUN as usize) {
-            let words = rotations(&self.config.rope, start..(start + RUN).min(rows));
+            let end = (start + RUN).min(rows);
+            let positions = first_position.saturating_add(start)..first_position.saturating_add(end);
+            let words = rotations(&self.config.rope, positions);
             device.write(buffer, u64::from(start) * u64::from(cols), &words)?;
             device.wait_for_uploads().await?;
         }
@@ -510,9 +514,9 @@ impl Model {
         cached.filter(|&&bytes| bytes <= dispatch.bytes_read).sum()
     }
 
-    /// States that a fresh session starts at zero.
-    pub fn recurrent(&self) -> &[BufferId] {
-        &self.recurrent
+    /// The buffers that a session fills.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
     }
 }
 

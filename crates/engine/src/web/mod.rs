@@ -47,6 +47,13 @@ struct Ready {
 }
 
 impl Ready {
+    /// Ends or abandons the reply, if there is one.
+    fn end_generation(&mut self) {
+        if let Some(generation) = self.generation.take() {
+            self.engine.end_chat(generation);
+        }
+    }
+
     /// Frees what a failed load has allocated.
     fn abandon_load(&mut self, error: EngineError) -> JsError {
         self.loader = None;
@@ -464,6 +471,7 @@ impl WasmEngine {
         let request: ChatRequest = from_js(&request)?;
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
+        ready.end_generation();
         let generation = ready.engine.start_chat(request).map_err(JsError::from)?;
         let usage = generation.usage();
         ready.generation = Some(generation);
@@ -492,7 +500,7 @@ impl WasmEngine {
 
     /// Ends or abandons the reply.
     pub fn finish(&self) -> Result<(), JsValue> {
-        self.lease()?.ready()?.generation = None;
+        self.lease()?.ready()?.end_generation();
         Ok(())
     }
 

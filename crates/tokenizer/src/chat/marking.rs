@@ -81,6 +81,8 @@ pub(crate) struct Marking<'t> {
     tokenizer: &'t Tokenizer,
     edges: &'t ControlEdges,
     marker: char,
+    /// A character that neither the data nor the template has, to stand for a text.
+    pub placeholder: Option<char>,
 }
 
 impl<'t> Marking<'t> {
@@ -96,8 +98,9 @@ impl<'t> Marking<'t> {
         for value in data {
             visit_strings(value, 0, &mut note)?;
         }
-        let marker = noncharacters().find(|c| !used.contains(c)).ok_or(TokenizerError::NoFreeMarker)?;
-        Ok(Self { tokenizer, edges: tokenizer.control_edges(), marker })
+        let mut free = noncharacters().filter(|c| !used.contains(c));
+        let marker = free.next().ok_or(TokenizerError::NoFreeMarker)?;
+        Ok(Self { tokenizer, edges: tokenizer.control_edges(), marker, placeholder: free.next() })
     }
 
     /// The value with markers in all its strings and keys.

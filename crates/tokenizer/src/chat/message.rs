@@ -123,7 +123,7 @@ impl Message {
 
     /// The thought and the answer of an assistant message. A thought that is still part of the
     /// content, before `</think>`, is taken out the way the Qwen templates do.
-    pub(crate) fn thought_and_answer(&self) -> (Option<String>, String) {
+    pub fn thought_and_answer(&self) -> (Option<String>, String) {
         let text = self.text();
         if self.role != Role::Assistant || self.reasoning_content.is_some() {
             return (self.reasoning_content.clone(), text);

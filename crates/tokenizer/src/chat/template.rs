@@ -86,9 +86,74 @@ impl ChatTemplate {
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<Rendered, TokenizerError> {
-        let messages_value: Value = messages.iter().map(Message::template_value).collect();
+        let (marking, marked) = self.render_marked(tokenizer, messages, None, options)?;
+        Ok(rendered(&marking, &marked, options))
+    }
+
+    /// What follows the text of the reply `messages[reply]` in the rendered conversation: the end of its turn,
+    /// later messages, the generation prompt. Behind the ids that the model really wrote this makes a prompt
+    /// that extends what it has processed, however the template would write the reply.
+    ///
+    /// `None` if that part cannot be told from the rest.
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::render`]. A template that checks tool results against their calls may refuse,
+    /// since it does not see the reply's own.
+    pub fn render_after(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        reply: usize,
+        options: &RenderOptions,
+    ) -> Result<Option<Rendered>, TokenizerError> {
+        let (marking, marked) = self.render_marked(tokenizer, messages, Some(reply), options)?;
+        let Some(placeholder) = marking.placeholder else { return Ok(None) };
+        let mut parts = marked.split(placeholder);
+        let (Some(_), Some(rest), None) = (parts.next(), parts.next(), parts.next()) else { return Ok(None) };
+        Ok(Some(rendered(&marking, rest, options)))
+    }
+
+    /// Whether the rendering of past turns changes where thinking is switched on or off.
+    pub fn writes_thinking_into_history(&self) -> bool {
+        self.assistant_turn.as_ref().is_none_or(|turn| turn.is_history_switched)
+    }
+
+    /// Where in `ids` a turn begins that is not the model's: the places of the control token that the
+    /// template begins a turn with, ascending, without 0. None if the template cannot be read so far.
+    pub fn turn_starts(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u32> {
+        let Some(header) = self.assistant_turn.as_ref().map(|turn| turn.header.as_bytes()) else {
+            return Vec::new();
+        };
+        let control = tokenizer.added().longest_at(header, |t| t == TokenType::Control);
+        let Some(control) = control.map(|token| token.id) else { return Vec::new() };
+        // Compared as bytes, since the end of the header may be one token with what follows it.
+        let is_header = |ids: &[u32]| {
+            let bytes = ids.iter().flat_map(|&id| tokenizer.token_bytes(id));
+            bytes.take(header.len()).eq(header)
+        };
+        (0u32..)
+            .zip(ids)
+            .skip(1)
+            .filter(|&(at, &id)| id == control && !is_header(ids.get(at as usize..).unwrap_or_default()))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// The text that the template writes, with markers. In place of the reply at index `replaced` stands the
+    /// placeholder, if there is one.
+    fn render_marked<'t>(
+        &self,
+        tokenizer: &'t Tokenizer,
+        messages: &[Message],
+        replaced: Option<usize>,
+        options: &RenderOptions,
+    ) -> Result<(Marking<'t>, String), TokenizerError> {
+        let mut messages_value: Value = messages.iter().map(Message::template_value).collect();
         let tools = Value::Array(options.tools.clone());
         let marking = Marking::new(tokenizer, &[&messages_value, &tools], &self.source)?;
+        if let Some(message) = replaced.and_then(|index| messages_value.get_mut(index)) {
+            *message = json!({ "role": Role::Assistant, "content": marking.placeholder });
+        }
 
         let text_of = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id])).unwrap_or_default();
         let mut context = json!({
@@ -111,9 +176,7 @@ impl ChatTemplate {
         if options.preserve_thinking {
             marked = self.restore_thoughts(tokenizer, marked, messages, options, &marking);
         }
-        let text = marking.unmark(&marked);
-        let reasoning_open = options.add_generation_prompt && is_reasoning_open(&text);
-        Ok(Rendered { ids: marking.encode(&marked), text, reasoning_open })
+        Ok((marking, marked))
     }
 
     fn restore_thoughts(
@@ -142,4 +205,10 @@ impl ChatTemplate {
             .collect();
         turn.restore(marked, &blocks, options.add_generation_prompt)
     }
+}
+
+fn rendered(marking: &Marking, marked: &str, options: &RenderOptions) -> Rendered {
+    let text = marking.unmark(marked);
+    let reasoning_open = options.add_generation_prompt && is_reasoning_open(&text);
+    Rendered { ids: marking.encode(marked), text, reasoning_open }
 }

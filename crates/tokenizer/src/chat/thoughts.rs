@@ -24,6 +24,8 @@ pub(crate) struct AssistantTurn {
     pub header: String,
     /// Generation prompts by `enable_thinking`: undefined, false, true. Each without the header.
     scaffolds: [String; 3],
+    /// Whether `enable_thinking` changes more than the generation prompt.
+    pub is_history_switched: bool,
 }
 
 impl AssistantTurn {
@@ -44,19 +46,23 @@ impl AssistantTurn {
             }
             template.render(&context).ok()
         };
-        let generation_prompt = |enable_thinking| {
-            let (without, with) = (render(enable_thinking, false)?, render(enable_thinking, true)?);
-            with.strip_prefix(&without).map(str::to_owned)
+        let histories = [render(None, false)?, render(Some(false), false)?, render(Some(true), false)?];
+        let [by_default, off, on] = &histories;
+        let generation_prompt = |enable_thinking, history: &str| {
+            render(enable_thinking, true)?.strip_prefix(history).map(str::to_owned)
         };
-        let prompts =
-            [generation_prompt(None)?, generation_prompt(Some(false))?, generation_prompt(Some(true))?];
+        let prompts = [
+            generation_prompt(None, by_default)?,
+            generation_prompt(Some(false), off)?,
+            generation_prompt(Some(true), on)?,
+        ];
         let mut headers = prompts.iter().map(|prompt| prompt.split(OPEN).next().unwrap_or(prompt));
         let header = headers.next()?.to_owned();
         if header.is_empty() || headers.any(|other| other != header) {
             return None;
         }
         let scaffolds = prompts.map(|prompt| prompt.strip_prefix(&header).unwrap_or_default().to_owned());
-        Some(Self { header, scaffolds })
+        Some(Self { header, scaffolds, is_history_switched: by_default != off || off != on })
     }
 
     /// The block in front of an answer as the model processed it, or `None` if there was none.

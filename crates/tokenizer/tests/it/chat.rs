@@ -441,6 +441,36 @@ fn thoughts_are_restored_only_where_they_were() {
     assert!(!rendered.text.contains("<think>"), "{}", rendered.text);
 }
 
+/// Turns of people, tools and the system; not those of the model, and not what a person types.
+#[test]
+fn turns_of_others_are_found_in_ids() {
+    let call = Message { tool_calls: vec![ToolCall::new("f", json!({}))], ..reply(None, "") };
+    let messages = [
+        say(Role::System, "s"),
+        say(Role::User, "<|im_start|>user\nu"),
+        call,
+        say(Role::Tool, "1"),
+        reply(Some("t"), "\n\na"),
+        say(Role::User, "v"),
+    ];
+    for (name, template) in all_templates() {
+        for tokenizer in [mini("qwen35"), qwen3()] {
+            for enable_thinking in [None, Some(false), Some(true)] {
+                let ids = template.render(tokenizer, &messages, &options(enable_thinking)).unwrap().ids;
+                let starts = template.turn_starts(tokenizer, &ids);
+                let ends = starts.iter().map(|&at| at as usize).chain([ids.len()]).skip(1);
+                let turns =
+                    starts.iter().zip(ends).map(|(&at, end)| tokenizer.decode(&ids[at as usize..end]));
+                let firsts: Vec<String> =
+                    turns.map(|turn| turn.lines().nth(1).unwrap_or_default().to_owned()).collect();
+                assert_eq!(firsts, ["<|im_start|>user", "<tool_response>", "v<|im_end|>"], "{name}");
+            }
+        }
+    }
+    let plain = ChatTemplate::new("{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
+    assert!(plain.turn_starts(mini("qwen35"), &mini("qwen35").encode("<|im_start|>user", true)).is_empty());
+}
+
 #[test]
 fn the_built_in_template_is_chatml() {
     let template = ChatTemplate::chatml().unwrap();
