@@ -1,24 +1,27 @@
 //! Generation in text: a conversation in, pieces of an answer out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use signbit_tokenizer::{
-    Channel, Detokenizer, Message, RenderOptions, Rendered, Role, ThinkFilter, TokenType, Tokenizer, ToolCall,
-    parse_tool_calls,
+    Channel, Detokenizer, Message, RenderOptions, Rendered, Role, ThinkFilter, TokenType, Tokenizer,
+    ToolCall, parse_tool_calls,
 };
 
 use crate::engine::{ContextEnd, Engine, FinishReason, Generation, TokenRequest};
 use crate::error::EngineError;
 use crate::loader::LoadedModel;
+use crate::reuse::Reuse;
 use crate::sampler::Sampling;
-use crate::session::{Head, TokenLogprobs};
+use crate::session::{Head, Obstacle, TokenLogprobs};
 use crate::transcript::{Conversation, Transcript, Turn};
 
 /// What to generate. Exactly one of `messages`, `prompt` and `ids` is given.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ChatRequest {
+    /// The name of the conversation; see [`crate::placement`].
+    pub session: Option<String>,
     /// A conversation, rendered with the model's template.
     pub messages: Option<Vec<Message>>,
     /// Plain text to go on from, without a template.
@@ -223,6 +226,69 @@ pub struct ChatDelta {
     pub tool_calls: Vec<ToolCall>,
     /// Tokens so far.
     pub usage: Usage,
+    /// What of the prompt the session held already.
+    pub reuse: ChatReuse,
+}
+
+/// [`Reuse`] with texts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ChatReuse {
+    /// See [`Reuse::committed`].
+    pub committed: u32,
+    /// See [`Reuse::prompt`].
+    pub prompt: u32,
+    /// See [`Reuse::reused`].
+    pub reused: u32,
+    /// See [`Reuse::prefilled`].
+    pub prefilled: u32,
+    /// See [`Reuse::reason`].
+    pub reason: Option<Obstacle>,
+    /// See [`Reuse::divergence`].
+    pub divergence: Option<ChatDivergence>,
+    /// Tokens of the conversation that attention no longer sees, those dropped by this reply included.
+    pub dropped: u32,
+}
+
+/// The first token that differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChatDivergence {
+    /// Its index.
+    pub at: u32,
+    /// What comes before it in both.
+    pub before: Excerpt,
+    /// What follows in the session.
+    pub committed: Excerpt,
+    /// What follows in the prompt.
+    pub prompt: Excerpt,
+}
+
+/// A few tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Excerpt {
+    /// Their ids.
+    pub ids: Vec<u32>,
+    /// Their text.
+    pub text: String,
+}
+
+impl ChatReuse {
+    fn new(tokenizer: &Tokenizer, reuse: &Reuse) -> Self {
+        let excerpt = |ids: &[u32]| Excerpt { ids: ids.to_vec(), text: tokenizer.decode(ids) };
+        Self {
+            committed: reuse.committed,
+            prompt: reuse.prompt,
+            reused: reuse.reused,
+            prefilled: reuse.prefilled,
+            reason: reuse.reason,
+            divergence: reuse.divergence.as_ref().map(|divergence| ChatDivergence {
+                at: divergence.at,
+                before: excerpt(&divergence.before),
+                committed: excerpt(&divergence.committed),
+                prompt: excerpt(&divergence.prompt),
+            }),
+            dropped: reuse.dropped,
+        }
+    }
 }
 
 /// What the model is to go on from.
@@ -232,8 +298,10 @@ pub struct Prompt {
     pub ids: Vec<u32>,
     /// Whether generated text continues inside a thought.
     pub reasoning_open: bool,
-    /// If it is a conversation: its digest, and the turns that `ids` begins with.
-    conversation: Option<(Conversation, Transcript)>,
+    /// The turns that `ids` begins with.
+    turns: Transcript,
+    /// The digest of the conversation, if it is one.
+    conversation: Option<Conversation>,
 }
 
 /// A reply under way. [`Engine::end_chat`] abandons it at any time; dropping it leaves the engine usable too.
@@ -247,9 +315,14 @@ pub struct ChatGeneration {
     stop_ids: Vec<u32>,
     max_reasoning_tokens: Option<u32>,
     usage: Usage,
-    conversation: Option<(Conversation, Transcript)>,
+    conversation: Option<Conversation>,
+    /// The turns that the prompt begins with, until it has been read.
+    known: Transcript,
+    reuse: ChatReuse,
     /// What has been given out so far.
     given: Given,
+    /// The ends of the last steps.
+    marks: VecDeque<Mark>,
 }
 
 /// A reply as the caller has it.
@@ -267,6 +340,19 @@ impl Given {
         self.tool_calls.extend_from_slice(&delta.tool_calls);
     }
 }
+
+/// A place where a reply could have ended: what had been given out was the text of all ids.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Of the session's ids.
+    len: usize,
+    content_bytes: usize,
+    reasoning_bytes: usize,
+}
+
+/// Steps whose text a caller may not have taken any more when it abandoned a reply: one that was under way,
+/// and some that were on the way to it.
+const MAX_MARKS: usize = 4;
 
 /// What a template writes between a thought and the answer.
 const CLOSE_THOUGHT: &str = "\n</think>\n\n";
@@ -287,7 +373,8 @@ impl Engine {
         known: Option<(&Transcript, &[u32])>,
     ) -> Result<Prompt, EngineError> {
         let loaded = self.loaded()?;
-        let text = |ids| Prompt { ids, reasoning_open: false, conversation: None };
+        let turns = Transcript::default();
+        let text = |ids| Prompt { ids, reasoning_open: false, turns, conversation: None };
         match (&request.messages, &request.prompt, &request.ids) {
             (Some(messages), None, None) => conversation_prompt(loaded, messages, request, known),
             (None, Some(prompt), None) => Ok(text(loaded.tokenizer.encode(prompt, true))),
@@ -336,6 +423,7 @@ impl Engine {
             reused_tokens: generation.reuse().reused.min(generation.prompt_tokens() as u32),
             ..Usage::default()
         };
+        let reuse = ChatReuse::new(&self.loaded()?.tokenizer, generation.reuse());
         let mut chat = ChatGeneration {
             answer: AnswerFilter::new(request.stop, !request.tools.is_empty()),
             generation,
@@ -346,7 +434,10 @@ impl Engine {
             max_reasoning_tokens: request.max_reasoning_tokens,
             usage,
             conversation: prompt.conversation,
+            known: prompt.turns,
+            reuse,
             given: Given::default(),
+            marks: VecDeque::new(),
         };
         self.replay(&mut chat, &request.generated)?;
         Ok(chat)
@@ -371,41 +462,49 @@ impl Engine {
             chat.finish(reason, &mut delta);
         }
         chat.given.add(&delta);
-        if finished.is_some() {
-            self.note_turn(chat, !chat.answer.stopped);
-        }
+        self.note(chat, finished.is_some());
         delta.prefilled = chat.usage.prompt_tokens.min(chat.generation.prefilled() as u32);
         delta.prompt_tokens = chat.usage.prompt_tokens;
         delta.usage = chat.usage;
+        delta.reuse =
+            ChatReuse { dropped: self.session()?.head().dropped.len() as u32, ..chat.reuse.clone() };
         Ok(delta)
     }
 
-    /// Ends a reply, wherever it is. The session then knows it as far as it was given out, so that the
-    /// conversation can go on from there.
-    pub fn end_chat(&mut self, mut chat: ChatGeneration) {
-        if chat.generation.finished().is_some() {
-            return;
+    /// Ends a reply, wherever it is. The session then knows it as far as the last steps gave it out, so that
+    /// the conversation can go on from there.
+    pub fn end_chat(&mut self, chat: ChatGeneration) {
+        if let (None, Some(conversation)) = (chat.generation.finished(), chat.conversation)
+            && self.holds(&chat.generation)
+            && let Ok((_, _, session)) = self.parts_mut()
+        {
+            for mark in &chat.marks {
+                session.turns().insert(chat.turn(conversation, *mark));
+            }
         }
-        let mut held = ChatDelta::default();
-        chat.finish(FinishReason::Length, &mut held);
-        let is_all_given = held.content.is_empty() && held.reasoning.is_empty() && held.tool_calls.is_empty();
-        self.note_turn(&chat, is_all_given);
     }
 
-    /// Enters the turns that the prompt begins with into the session, and the reply as the next one if its
-    /// text `is_complete`: the text of all its ids.
-    fn note_turn(&mut self, chat: &ChatGeneration, is_complete: bool) {
-        let Some((conversation, known)) = &chat.conversation else { return };
-        if !self.holds(&chat.generation) {
+    /// Keeps in mind where the reply has come to. Once it `is_over` the session knows it.
+    fn note(&mut self, chat: &mut ChatGeneration, is_over: bool) {
+        let Some(conversation) = chat.conversation.filter(|_| self.holds(&chat.generation)) else { return };
+        let Ok((_, _, session)) = self.parts_mut() else { return };
+        // They may have been cut from the session, and have been read again since.
+        session.turns().append(std::mem::take(&mut chat.known));
+        if chat.is_holding_text() || chat.answer.stopped {
             return;
         }
-        let Ok((_, _, session)) = self.parts_mut() else { return };
-        let reply = is_complete.then(|| {
-            let Given { content, reasoning, tool_calls } = &chat.given;
-            let len = session.ledger().len() + session.pending().iter().len();
-            Turn::new(*conversation, reasoning, content, tool_calls, len as u32)
-        });
-        session.note_turns(known.turns().iter().cloned().chain(reply));
+        let mark = Mark {
+            len: session.ledger().len() + session.pending().iter().len(),
+            content_bytes: chat.given.content.len(),
+            reasoning_bytes: chat.given.reasoning.len(),
+        };
+        if is_over {
+            session.turns().insert(chat.turn(conversation, mark));
+        } else if chat.marks.back().is_none_or(|last| last.len < mark.len) {
+            chat.marks.push_back(mark);
+            let n_old = chat.marks.len().saturating_sub(MAX_MARKS);
+            chat.marks.drain(..n_old);
+        }
     }
 
     /// Ends the thought as the template would, so that the answer follows.
@@ -500,6 +599,20 @@ impl ChatGeneration {
         }
     }
 
+    /// Whether ids have text that was not given out yet.
+    fn is_holding_text(&self) -> bool {
+        let (character, tag) = (self.detokenizer.clone().finish(), self.thoughts.clone().finish());
+        !(character.is_empty() && tag.is_empty() && self.answer.held.is_empty())
+    }
+
+    /// The reply up to `mark`, as the turn that follows `conversation`.
+    fn turn(&self, conversation: Conversation, mark: Mark) -> Turn {
+        let Given { content, reasoning, tool_calls } = &self.given;
+        let content = content.get(..mark.content_bytes).unwrap_or(content);
+        let reasoning = reasoning.get(..mark.reasoning_bytes).unwrap_or(reasoning);
+        Turn::new(conversation, reasoning, content, tool_calls, mark.len as u32)
+    }
+
     fn finish(&mut self, reason: FinishReason, delta: &mut ChatDelta) {
         let tail = self.detokenizer.finish();
         let mut pieces = self.thoughts.push(&tail);
@@ -545,12 +658,12 @@ fn conversation_prompt(
         let ids = [processed, &rest.ids[usize::from(is_ended)..]].concat();
         let mut turns = transcript.clone();
         turns.cut(processed.len());
-        let conversation = Some((turns.follow(start, messages).conversation, turns));
-        return Ok(Prompt { ids, reasoning_open: rest.reasoning_open, conversation });
+        let conversation = Some(turns.follow(start, messages).conversation);
+        return Ok(Prompt { ids, reasoning_open: rest.reasoning_open, turns, conversation });
     }
     let rendered = template.render(tokenizer, messages, &options)?;
-    let conversation = Some((none.follow(start, messages).conversation, none));
-    Ok(Prompt { ids: rendered.ids, reasoning_open: rendered.reasoning_open, conversation })
+    let conversation = Some(none.follow(start, messages).conversation);
+    Ok(Prompt { ids: rendered.ids, reasoning_open: rendered.reasoning_open, turns: none, conversation })
 }
 
 /// Holds back answer text that may be the beginning of a stop text or of a tool call.

@@ -11,6 +11,7 @@ use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
 use crate::model::kept::count;
 use crate::model::{MAX_STEPS_PER_SUBMIT, Model, ModelOptions};
+use crate::placement::{Known, SessionId};
 use crate::reuse::Reuse;
 use crate::sampler::Sampling;
 use crate::session::{Choice, Obstacle, Session, Step, TokenLogprobs, Want, Way};
@@ -41,10 +42,13 @@ pub struct Engine {
 }
 
 #[derive(Debug)]
-struct Resident {
-    loaded: LoadedModel,
+pub(crate) struct Resident {
+    pub loaded: LoadedModel,
     tuning: Tuning,
-    session: Session,
+    pub session: Session,
+    pub session_id: Option<SessionId>,
+    /// Sessions that are kept elsewhere.
+    pub known: Vec<Known>,
     prefill_pace: Pace,
     decode_pace: Pace,
     /// Number of the generation that was started last: an earlier one cannot go on.
@@ -249,6 +253,8 @@ impl Engine {
             loaded,
             tuning,
             session: Session::default(),
+            session_id: None,
+            known: Vec::new(),
             prefill_pace: Pace::new(32, least_rows, most_rows),
             decode_pace: Pace::new(1, 1, MAX_STEPS_PER_SUBMIT),
             generation: 0,
@@ -284,8 +290,12 @@ impl Engine {
         self.install(loader).await
     }
 
-    fn resident(&self) -> Result<&Resident, EngineError> {
+    pub(crate) fn resident(&self) -> Result<&Resident, EngineError> {
         self.resident.as_ref().ok_or_else(no_model)
+    }
+
+    pub(crate) fn resident_mut(&mut self) -> Result<&mut Resident, EngineError> {
+        self.resident.as_mut().ok_or_else(no_model)
     }
 
     /// The resident model.
@@ -313,13 +323,18 @@ impl Engine {
     pub(crate) fn holds(&self, generation: &Generation) -> bool {
         self.resident.as_ref().is_some_and(|resident| {
             let is_current = resident.generation == generation.number;
-            is_current && generation.cut.is_none() && generation.has_read_prompt() && resident.session.is_sound()
+            is_current
+                && generation.cut.is_none()
+                && generation.has_read_prompt()
+                && resident.session.is_sound()
         })
     }
 
     /// Forgets the resident session.
     pub fn reset(&mut self) -> Result<(), EngineError> {
         self.begin_session()?;
+        let resident = self.resident_mut()?;
+        resident.session_id = None;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
         resident.session.reset(&mut self.device, &resident.loaded.model)
     }

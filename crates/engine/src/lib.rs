@@ -16,6 +16,7 @@ pub mod error;
 pub mod loader;
 pub mod memory;
 pub mod model;
+pub mod placement;
 pub mod planner;
 pub mod profile;
 pub mod reuse;

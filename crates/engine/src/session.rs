@@ -11,7 +11,7 @@ use crate::error::EngineError;
 use crate::model::kept::{Kept, count};
 use crate::model::{MAX_STEPS_PER_SUBMIT, Model, Plans};
 use crate::snapshot::ChunkDigests;
-use crate::transcript::{Transcript, Turn};
+use crate::transcript::Transcript;
 
 /// What is known of a session without its data: enough to tell what of a prompt it would save.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -370,9 +370,9 @@ impl Session {
         *self = Self { head, checkpoints, digests, rotated_by, ..Self::default() };
     }
 
-    /// Enters the turns that a prompt begins with, and the reply to it.
-    pub(crate) fn note_turns(&mut self, turns: impl IntoIterator<Item = Turn>) {
-        turns.into_iter().for_each(|turn| self.head.turns.insert(turn));
+    /// Where replies ended.
+    pub(crate) fn turns(&mut self) -> &mut Transcript {
+        &mut self.head.turns
     }
 
     /// Says that another generation begins, of whose prompt the session has the first `common` tokens: the

@@ -144,7 +144,7 @@ impl Manifest {
     }
 
     /// Whether the manifest is as it was written and fits the model; gives the session without its data.
-    fn checked(&self, loaded: &LoadedModel) -> Result<Head, EngineError> {
+    pub(crate) fn checked(&self, loaded: &LoadedModel) -> Result<Head, EngineError> {
         self.check()?;
         let (theirs, ours) = (&self.fingerprint, fingerprint(loaded));
         let texts = |print: &Fingerprint| {
@@ -336,6 +336,7 @@ impl Engine {
             return Err(corrupt("a chunk is none of its manifest's, or is damaged"));
         }
         self.begin_session()?;
+        self.name_session(None)?;
         let (device, loaded, session) = self.parts_mut()?;
         session.tear();
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(bytes);

@@ -68,10 +68,16 @@ impl Transcript {
 
     /// Adds a turn, if it is not there.
     pub(crate) fn insert(&mut self, turn: Turn) {
-        let at = self.turns.partition_point(|other| other.len <= turn.len);
-        if !self.turns.contains(&turn) {
+        let at = self.turns.partition_point(|other| other.len < turn.len);
+        let mut same = self.turns.iter().skip(at).take_while(|other| other.len == turn.len);
+        if !same.any(|other| *other == turn) {
             self.turns.insert(at, turn);
         }
+    }
+
+    /// Adds the turns of another transcript of the same ids.
+    pub(crate) fn append(&mut self, other: Self) {
+        other.turns.into_iter().for_each(|turn| self.insert(turn));
     }
 
     /// Follows `messages`, which come after `start`, through the turns.

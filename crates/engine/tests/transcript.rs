@@ -374,6 +374,56 @@ fn an_abandoned_reply_is_known_as_far_as_it_was_given_out() {
     assert_eq!(turns(&mut talk), Transcript::default());
 }
 
+/// The steps that were on the way when a caller had enough are not in its history.
+#[test]
+fn a_caller_may_have_missed_the_last_steps_of_a_reply() {
+    for n_missed in 0..4 {
+        let mut talk = Talk::new("tiny-geo");
+        // Word by word, as on a slow device.
+        talk.engine.set_time_budget(0.0);
+        talk.messages.push(json!({ "role": "user", "content": "What is the capital of France?" }));
+        let request = talk.request(Some(true), &json!({}));
+        let mut chat = talk.engine.start_chat(request).unwrap();
+        let (mut steps, mut thought) = (Vec::new(), String::new());
+        while steps.len() < 5 {
+            let delta = block_on(talk.engine.step_chat(&mut chat)).unwrap();
+            assert_eq!((delta.content.as_str(), delta.finish_reason), ("", None));
+            thought.push_str(&delta.reasoning);
+            if !delta.reasoning.is_empty() {
+                steps.push((thought.clone(), talk.ids().len()));
+            }
+        }
+        talk.engine.end_chat(chat);
+        let (thought, len) = &steps[steps.len() - 1 - n_missed];
+        talk.messages.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
+        talk.messages.push(json!({ "role": "user", "content": "Why?" }));
+        let processed = talk.ids();
+        let turns = talk.engine.parts_mut().unwrap().2.head().turns.clone();
+        let request = talk.request(Some(false), &json!({}));
+        let prompt = talk.engine.prompt_ids(&request, Some((&turns, &processed))).unwrap().ids;
+        let new = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n";
+        assert_eq!(prompt, [&processed[..*len], &talk.encode(&format!("{new}{CLOSED}"))].concat());
+    }
+}
+
+/// A reply that was to go on past its end may end with the id that ends a turn: there is one of it.
+#[test]
+fn a_turn_is_ended_once() {
+    for ignore_stop in [false, true] {
+        let mut talk = Talk::new("qwen35-q1_0");
+        talk.messages.push(json!({ "role": "user", "content": "Hi" }));
+        let mut more = talk.write(&byte_by_byte(&talk, "one"));
+        more["ignore_stop"] = json!(ignore_stop);
+        talk.answer(Some(false), &more, true);
+        let end = talk.encode("<|im_end|>");
+        assert_eq!(talk.ids().ends_with(&end), ignore_stop);
+        talk.messages.last_mut().unwrap()["content"] = json!("one");
+        talk.ask("Ho", Some(false), &json!({ "max_tokens": 2 }), true);
+        let ids = talk.ids();
+        assert!(!ids.windows(2).any(|pair| pair == [end[0], end[0]]), "{ids:?}");
+    }
+}
+
 /// What is behind the stop text was processed and not given out: the history is what was given.
 #[test]
 fn a_reply_that_a_stop_text_ended_is_rendered() {

@@ -22,6 +22,8 @@ use crate::error::EngineError;
 use crate::loader::{LoadTimes, LoadedModel, Loader};
 use crate::memory::{Fallback, MemoryPlan};
 use crate::model::{KvCache, ModelOptions};
+use crate::placement::{Placement, SessionId};
+use crate::snapshot::{CHUNK_BYTES, Manifest, Restore};
 use crate::tuning::{Choose, Tuning, Variant};
 
 /// The engine for one worker.
@@ -44,9 +46,20 @@ struct Ready {
     fallback_reason: Option<FallbackReason>,
     loader: Option<Loader>,
     generation: Option<ChatGeneration>,
+    /// Where the next generation runs.
+    placement: Option<Placement>,
+    /// A snapshot whose chunks are being read.
+    snapshot: Option<Manifest>,
+    /// A session that is being restored.
+    restore: Option<(SessionId, Restore)>,
 }
 
 impl Ready {
+    /// Abandons all that is under way with a session.
+    fn forget_session(&mut self) {
+        (self.generation, self.placement, self.snapshot, self.restore) = (None, None, None, None);
+    }
+
     /// Ends or abandons the reply, if there is one.
     fn end_generation(&mut self) {
         if let Some(generation) = self.generation.take() {
@@ -196,6 +209,14 @@ struct SamplingInfo {
 struct Started {
     prompt_tokens: usize,
     reused_tokens: usize,
+}
+
+/// The resident session.
+#[derive(Serialize)]
+struct SessionInfo<'s> {
+    #[serde(flatten)]
+    session: &'s SessionId,
+    tokens: usize,
 }
 
 #[derive(Serialize)]
@@ -354,6 +375,7 @@ impl WasmEngine {
             adapter_vendor: options.adapter_vendor,
             drop_kernel: options.drop_kernel,
             timestamps: options.timestamps,
+            read_back_bytes: None,
         };
         let cpu_options = CpuOptions {
             kernels: CpuKernels::Fast(options.activations.map_or_else(Activations::default, Into::into)),
@@ -371,7 +393,15 @@ impl WasmEngine {
                 Err(error) => return Err(JsError::from(error).into()),
             },
         };
-        let ready = Ready { engine: Engine::new(device), fallback_reason, loader: None, generation: None };
+        let ready = Ready {
+            engine: Engine::new(device),
+            fallback_reason,
+            loader: None,
+            generation: None,
+            placement: None,
+            snapshot: None,
+            restore: None,
+        };
         Ok(Self { inner: Rc::new(RefCell::new(Inner::Ready(Box::new(ready)))) })
     }
 
@@ -415,7 +445,7 @@ impl WasmEngine {
         if let Some(digest) = options.digest {
             loader = loader.with_digest(digest).map_err(JsError::from)?;
         }
-        ready.generation = None;
+        ready.forget_session();
         ready.engine.unload();
         ready.engine.choose_variants(choose);
         ready.loader = Some(loader);
@@ -460,7 +490,7 @@ impl WasmEngine {
     pub fn unload(&self) -> Result<(), JsValue> {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
-        ready.generation = None;
+        ready.forget_session();
         ready.loader = None;
         ready.engine.unload();
         Ok(())
@@ -472,7 +502,9 @@ impl WasmEngine {
         let mut lease = self.lease()?;
         let ready = lease.ready()?;
         ready.end_generation();
+        let placement = ready.placement.take();
         let generation = ready.engine.start_chat(request).map_err(JsError::from)?;
+        ready.engine.name_session(placement.map(|placement| placement.session)).map_err(JsError::from)?;
         let usage = generation.usage();
         ready.generation = Some(generation);
         Ok(to_js(&Started {
@@ -501,6 +533,109 @@ impl WasmEngine {
     /// Ends or abandons the reply.
     pub fn finish(&self) -> Result<(), JsValue> {
         self.lease()?.ready()?.end_generation();
+        Ok(())
+    }
+
+    /// Decides where a reply will run, and what is to be done before `start`: see `Placement`. `fresh` is the id of
+    /// a session that has no name.
+    pub fn place(&self, request: JsValue, fresh: &str) -> Result<JsValue, JsValue> {
+        let request: ChatRequest = from_js(&request)?;
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.end_generation();
+        let placement = ready.engine.place(&request, fresh).map_err(JsError::from)?;
+        let value = to_js(&placement)?;
+        ready.placement = Some(placement);
+        Ok(value)
+    }
+
+    /// The resident session: `{ id, is_named, tokens }`, or null where it has no id or holds nothing.
+    pub fn session(&self) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let engine = &lease.ready()?.engine;
+        let tokens = engine.session().map_or(0, |session| session.ledger().len());
+        let resident = engine.session_id().filter(|_| tokens > 0);
+        Ok(to_js(&resident.map(|session| SessionInfo { session, tokens }))?)
+    }
+
+    /// Gives the resident session a name.
+    pub fn name_session(&self, id: String, is_named: bool) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        Ok(lease.ready()?.engine.name_session(Some(SessionId { id, is_named })).map_err(JsError::from)?)
+    }
+
+    /// Begins a snapshot of the resident session: its manifest. Chunks whose digest is not yet known are to be
+    /// read with `snapshot_chunk`, then `finish_snapshot` gives the manifest that is kept.
+    pub fn snapshot(&self, chunk_bytes: Option<u32>) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.end_generation();
+        let manifest = ready.engine.snapshot(chunk_bytes.unwrap_or(CHUNK_BYTES)).map_err(JsError::from)?;
+        let value = to_js(&manifest)?;
+        ready.snapshot = Some(manifest);
+        Ok(value)
+    }
+
+    /// A chunk of the snapshot: `{ digest, bytes }`.
+    pub async fn snapshot_chunk(&self, index: u32) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let Ready { engine, snapshot, .. } = lease.ready()?;
+        let manifest = snapshot.as_mut().ok_or_else(no_snapshot)?;
+        let bytes = engine.read_chunk(manifest, index as usize).await.map_err(JsError::from)?;
+        let chunk = js_sys::Object::new();
+        let digest = manifest.chunks.get(index as usize).and_then(|chunk| chunk.digest.as_deref());
+        js_sys::Reflect::set(&chunk, &"digest".into(), &digest.into())?;
+        js_sys::Reflect::set(&chunk, &"bytes".into(), &js_sys::Uint8Array::from(&bytes[..]))?;
+        Ok(chunk.into())
+    }
+
+    /// The complete manifest of the snapshot.
+    pub fn finish_snapshot(&self) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        let manifest = ready.snapshot.take().ok_or_else(no_snapshot)?;
+        Ok(to_js(&ready.engine.complete_snapshot(manifest).map_err(JsError::from)?)?)
+    }
+
+    /// Begins to make a snapshot the resident session. An error leaves the resident session as it is.
+    pub fn begin_restore(&self, manifest: JsValue, id: String, is_named: bool) -> Result<(), JsValue> {
+        let manifest = manifest_from(&manifest)?;
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        ready.end_generation();
+        let restore = ready.engine.begin_restore(manifest).map_err(JsError::from)?;
+        ready.restore = Some((SessionId { id, is_named }, restore));
+        Ok(())
+    }
+
+    /// Takes a chunk of the snapshot, in any order. The first ends the resident session.
+    pub async fn restore_chunk(&self, bytes: Vec<u8>) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        let Ready { engine, restore, .. } = lease.ready()?;
+        let (_, restore) = restore.as_mut().ok_or_else(no_snapshot)?;
+        Ok(engine.restore_chunk(restore, &bytes).await.map_err(JsError::from)?)
+    }
+
+    /// Makes the snapshot the resident session.
+    pub fn finish_restore(&self) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        let ready = lease.ready()?;
+        let (session, restore) = ready.restore.take().ok_or_else(no_snapshot)?;
+        ready.engine.finish_restore(restore).map_err(JsError::from)?;
+        Ok(ready.engine.name_session(Some(session)).map_err(JsError::from)?)
+    }
+
+    /// Makes a session that is kept elsewhere one that `place` may choose.
+    pub fn know(&self, id: String, manifest: JsValue, is_named: bool) -> Result<(), JsValue> {
+        let manifest = manifest_from(&manifest)?;
+        let mut lease = self.lease()?;
+        let session = SessionId { id, is_named };
+        Ok(lease.ready()?.engine.know(session, &manifest).map_err(JsError::from)?)
+    }
+
+    /// Forgets what `know` was told.
+    pub fn forget(&self, id: &str) -> Result<(), JsValue> {
+        self.lease()?.ready()?.engine.forget(id);
         Ok(())
     }
 
@@ -612,6 +747,22 @@ impl WasmEngine {
         let copied = ready.engine.device_mut().copy_bandwidth().await.map_err(JsError::from)?;
         Ok(to_js(&Measurements { copy_bandwidth_bytes_per_s: copied, kernels })?)
     }
+}
+
+fn no_snapshot() -> JsError {
+    JsError::new("invalid_request", "no snapshot was begun")
+}
+
+/// A manifest that is none is a damaged one.
+fn manifest_from(value: &JsValue) -> JsResult<Manifest> {
+    from_js(value).map_err(|error| {
+        let message =
+            js_sys::Reflect::get(&error.0, &"message".into()).ok().and_then(|text| text.as_string());
+        JsError::new(
+            "snapshot_corrupt",
+            &format!("the manifest cannot be read: {}", message.unwrap_or_default()),
+        )
+    })
 }
 
 fn no_load() -> JsError {

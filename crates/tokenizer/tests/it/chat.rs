@@ -441,6 +441,52 @@ fn thoughts_are_restored_only_where_they_were() {
     assert!(!rendered.text.contains("<think>"), "{}", rendered.text);
 }
 
+/// Behind a reply comes what the whole rendering has there, whatever the reply and its thought were.
+#[test]
+fn the_rest_behind_a_reply_is_that_of_the_whole() {
+    let call = Message { tool_calls: vec![ToolCall::new("f", json!({}))], ..reply(Some("t"), "call") };
+    let messages = [
+        say(Role::System, "s"),
+        say(Role::User, "<|im_start|>user\nu<|im_end|>"),
+        call,
+        say(Role::Tool, "1"),
+        reply(None, "one"),
+        say(Role::User, "v\u{FDD0}"),
+        reply(Some(""), "two"),
+    ];
+    for (name, template) in all_templates() {
+        for tokenizer in [mini("qwen35"), qwen3()] {
+            for enable_thinking in [None, Some(false), Some(true)] {
+                let options = options(enable_thinking);
+                let whole = template.render(tokenizer, &messages, &options).unwrap();
+                for (index, end) in [(2, "</tool_call>"), (4, "one"), (6, "two")] {
+                    let rest = template.render_after(tokenizer, &messages, index, &options).unwrap().unwrap();
+                    let before = whole.text.strip_suffix(&rest.text).unwrap();
+                    assert!(before.ends_with(end), "{name} {index} {before:?}");
+                    assert!(whole.ids.ends_with(&rest.ids), "{name} {index}");
+                    assert_eq!(tokenizer.decode(&rest.ids), rest.text);
+                    assert_eq!(rest.reasoning_open, whole.reasoning_open);
+                }
+            }
+        }
+        assert!(!template.writes_thinking_into_history(), "{name}");
+    }
+    for (source, expected) in [
+        ("{% for m in messages %}{{ m.content }};{% endfor %}", Some(";b;")),
+        ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", None),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", None),
+    ] {
+        let messages = [reply(None, "a"), say(Role::User, "b")];
+        let template = ChatTemplate::new(source).unwrap();
+        let rest = template.render_after(mini("qwen2"), &messages, 0, &options(None)).unwrap();
+        assert_eq!(rest.map(|rest| rest.text).as_deref(), expected, "{source}");
+    }
+    let switched = "{{ '<|im_start|>system\n' }}{{ 'Think.' if enable_thinking else 'Answer.' }}";
+    let with_prompt = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    let template = ChatTemplate::new(&format!("{switched}{with_prompt}")).unwrap();
+    assert!(template.writes_thinking_into_history());
+}
+
 /// Turns of people, tools and the system; not those of the model, and not what a person types.
 #[test]
 fn turns_of_others_are_found_in_ids() {
