@@ -77,6 +77,7 @@ function runFakeWorker(script: Script, digest: string): void {
     finish_reason: "stop",
     tool_calls: [],
     usage: { prompt_tokens: 1, completion_tokens: 1, reasoning_tokens: 0, reused_tokens: 0 },
+    reuse: { committed: 0, prompt: 1, reused: 0, prefilled: 1, reason: null, source: null, divergence: null, dropped: 0 },
   };
 
   function finishLoad({ id, params: { source, sha256 = ["ab".repeat(32)], keep } }: Call<"load">): void {
@@ -155,6 +156,7 @@ function runFakeWorker(script: Script, digest: string): void {
       return null;
     },
     list_models: () => models,
+    list_sessions: () => [],
     storage_usage: () =>
       script.usage ?? { model_bytes: models.reduce((sum, { bytes }) => sum + bytes, 0), usage: null, quota: null, is_persisted: true },
     verify_model: ({ params }) => script.verifications?.find(({ id }) => id === params.id),

@@ -9,6 +9,7 @@ import type {
   GenerationRequest,
   GenerationStep,
   Message,
+  Reuse,
   TokenLogprob,
   Tool,
   ToolCall,
@@ -65,6 +66,9 @@ const PARAMETERS: Readonly<Record<keyof ChatCompletionParams, true>> = {
   top_logprobs: true,
   stop: true,
   ignore_stop: true,
+  session: true,
+  context_end: true,
+  pin_tokens: true,
   tools: true,
   enable_thinking: true,
   signal: true,
@@ -74,6 +78,8 @@ const PARAMETERS: Readonly<Record<keyof ChatCompletionParams, true>> = {
   stream_options: true,
   user: true,
 };
+
+const NO_REUSE: Reuse = { committed: 0, prompt: 0, reused: 0, prefilled: 0, reason: null, source: null, divergence: null, dropped: 0 };
 
 /** Log-probabilities of the answer's tokens. */
 export interface ChatLogprobs {
@@ -112,6 +118,8 @@ export interface ChatCompletion {
     },
   ];
   readonly usage: ChatUsage;
+  /** What of the prompt did not have to be read again, and why not more. */
+  readonly reuse: Reuse;
 }
 
 /** What one chunk adds to the answer. */
@@ -139,6 +147,8 @@ export interface ChatCompletionChunk {
   ];
   /** Counts so far; final in the chunk that has a `finish_reason`. */
   readonly usage: ChatUsage;
+  /** What of the prompt did not have to be read again, and why not more. */
+  readonly reuse: Reuse;
 }
 
 interface Heading {
@@ -195,6 +205,7 @@ export function chunkMapper(model: () => string): (step: GenerationStep) => Chat
       object: "chat.completion.chunk",
       choices: [{ index: 0, delta, ...logprobsOf(step.logprobs), finish_reason: step.finish_reason }],
       usage: chatUsage(step.usage),
+      reuse: step.reuse,
     };
   };
 }
@@ -209,6 +220,7 @@ export async function collectCompletion(
   let reasoning = "";
   let finish_reason: FinishReason = "stop";
   let usage: EngineUsage = { prompt_tokens: 0, completion_tokens: 0, reasoning_tokens: 0, reused_tokens: 0 };
+  let reuse: Reuse = NO_REUSE;
   const tool_calls: ToolCall[] = [];
   const logprobs: TokenLogprob[] = [];
   for await (const step of steps) {
@@ -219,6 +231,7 @@ export async function collectCompletion(
     logprobs.push(...step.logprobs);
     finish_reason = step.finish_reason ?? finish_reason;
     usage = step.usage;
+    reuse = step.reuse;
   }
   return {
     ...(head ?? heading(model())),
@@ -237,6 +250,7 @@ export async function collectCompletion(
       },
     ],
     usage: chatUsage(usage),
+    reuse,
   };
 }
 

@@ -17,6 +17,8 @@ import {
   type ChatCompletionParams,
 } from "./chat.js";
 import { Connection, type CallListeners } from "./connection.js";
+import { packArchive, unpackArchive } from "./sessions/archive.js";
+import { chunkSizes, type SnapshotManifest } from "./sessions/snapshot.js";
 import { abortError, EngineError, type ErrorCode } from "./errors.js";
 import type { Method, NamedBlob, Params, Result, SourceParts } from "./protocol.js";
 import { serveFetch } from "./storage/remote-fetch.js";
@@ -37,6 +39,9 @@ import type {
   Profile,
   Progress,
   Rendering,
+  SessionInfo,
+  SessionNotice,
+  SessionSnapshot,
   StorageNotice,
   StorageUsage,
   StoredModel,
@@ -48,6 +53,7 @@ import type {
 export { fits, memoryBudget, type CatalogueEntry, type Fit } from "./catalogue.js";
 export type * from "./chat.js";
 export { ERROR_CODES, EngineError, isAbortError, isErrorCode, type ErrorCode } from "./errors.js";
+export type { SnapshotChunk, SnapshotManifest } from "./sessions/snapshot.js";
 export type * from "./types.js";
 
 /** How an engine is made. */
@@ -89,8 +95,27 @@ export interface CreateEngineOptions {
   readonly downloadBackoffMs?: number;
   /** Bytes of the segments in which models are kept. For tests. */
   readonly segmentBytes?: number;
+  readonly sessions?: SessionsOptions;
   /** Receives every event, from the first moment on. */
   readonly onEvent?: (event: EngineEvent) => void;
+}
+
+/** How conversations are kept that are not the one on the device. */
+export interface SessionsOptions {
+  /** The most sessions in the worker's memory, 3 by default, and the most bytes of them, 512 MiB by default. */
+  readonly parked?: number;
+  readonly parkedBytes?: number;
+  /**
+   * Whether sessions are saved in the browser without being asked for, which is the default: those with a name when they
+   * have rested for `debounceMs`, 2000 by default, and any that has to make room in memory. All saved sessions
+   * together then take at most `savedBytes`, 2 GiB by default: of those that exceed it, the ones without a name go
+   * first, and then the ones that were not used for longest.
+   */
+  readonly autosave?: boolean;
+  readonly debounceMs?: number;
+  readonly savedBytes?: number;
+  /** The most bytes of a chunk of a snapshot, 8 MiB by default and at most 16,000,000. */
+  readonly chunkBytes?: number;
 }
 
 /** An address, a local file, all parts of a split model in either form, or the id of a model that is kept. */
@@ -116,7 +141,9 @@ export type EngineEvent =
   /** Something worth knowing, such as a worker that was replaced after a fault. */
   | { readonly type: "notice"; readonly message: string; readonly error?: EngineError }
   /** A model that could be loaded is not kept. */
-  | ({ readonly type: "storage" } & StorageNotice);
+  | ({ readonly type: "storage" } & StorageNotice)
+  /** Something has become of a session that no request was about. */
+  | ({ readonly type: "session"; readonly error?: Error } & SessionNotice);
 
 type EventOf<T extends EngineEvent["type"]> = Extract<EngineEvent, { type: T }>;
 
@@ -143,6 +170,45 @@ export class Engine {
       this.#ask("verify_model", { id }, options.signal),
     delete: async (id: string): Promise<void> => void (await this.#ask("delete_model", { id })),
     usage: (): Promise<StorageUsage> => this.#ask("storage_usage", null),
+  };
+  /** Conversations, by the name that they have in `session` of a request, or by an id that the engine gives them. */
+  readonly sessions = {
+    /** All sessions, those on the device and in memory first. Does not wait for other requests. */
+    list: (): Promise<readonly SessionInfo[]> => this.#ask("list_sessions", null),
+    /**
+     * Saves a session in the browser now, and `data` with it: anything that can be cloned, such as the messages that it
+     * holds. Without `data` it keeps what was saved with it before.
+     */
+    save: (id: string, options: { readonly data?: unknown; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#request("save_session", defined({ id, data: options.data }), options, false),
+    /** Brings a session onto the device, so that its next request need not. */
+    open: (id: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#request("open_session", { id }, options),
+    /** Forgets a session on the device, in memory and in the browser. */
+    delete: async (id: string): Promise<void> => void (await this.#request("delete_session", { id }, {}, false)),
+    /** Gives a session as it is now a second name, under which it goes on in another way. */
+    fork: (id: string, as: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#request("fork_session", { id, as }, options, false),
+    /** A session as a value; the one on the device where there is no id. */
+    snapshot: (id?: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionSnapshot> =>
+      this.#request("snapshot_session", { id: id ?? null }, options, false),
+    /**
+     * Brings a session onto the device from a snapshot, whose chunks may come in any order, in place of what has its
+     * name. Without a name it gets an id. Where it does not fit the model or is not whole, the session before stays.
+     */
+    restore: (snapshot: SessionValue, options: { readonly session?: string; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#restore(snapshot, options),
+    /** A session in a file, a tar archive. `data` has to be JSON for this. */
+    export: async (id: string, options: { readonly signal?: AbortSignal } = {}): Promise<Blob> => {
+      const { manifest, chunks, data } = await this.sessions.snapshot(id, options);
+      const blobs = new Map([...chunkSizes(manifest).keys()].map((digest, index) => [digest, chunks[index] ?? new Blob()]));
+      return packArchive(manifest, data, (digest) => Promise.resolve(blobs.get(digest) ?? new Blob()));
+    },
+    /** Brings a session onto the device from a file that `export` has made. */
+    import: async (file: Blob, options: { readonly session?: string; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> => {
+      const { manifest, chunks, data } = await unpackArchive(file);
+      return this.#restore({ manifest, chunks: [...chunks.values()], data }, options);
+    },
   };
   readonly #options: CreateEngineOptions;
   /** As asked for, until graphics devices turn out to be of no use. */
@@ -266,7 +332,7 @@ export class Engine {
     return this.#request("stats", null, {}, false);
   }
 
-  /** Forgets the conversation that is kept for reuse. The model stays. */
+  /** Forgets the conversations on the device and in memory. The model stays, and so does what is saved. */
   async reset(): Promise<void> {
     await this.#request("reset", null);
   }
@@ -318,6 +384,14 @@ export class Engine {
       const connection = await abortable(this.#connect(), signal);
       return connection.call(method, params, { signal });
     });
+  }
+
+  async #restore(
+    { manifest, chunks, data }: SessionValue,
+    { session, signal }: { readonly session?: string; readonly signal?: AbortSignal },
+  ): Promise<SessionInfo> {
+    const blobs = chunks.map((chunk) => (chunk instanceof Blob ? chunk : new Blob([chunk as BlobPart])));
+    return this.#request("restore_session", defined({ manifest, chunks: blobs, data, session }), { signal });
   }
 
   /** Asks the browser, once, not to clear what is kept by itself. Only pages may ask. */
@@ -427,7 +501,7 @@ export class Engine {
   async #open(): Promise<Connection> {
     const { activations, workerUrl, worker, wasmUrl, maxBindingBytes, maxBufferBytes, memoryBudgetBytes } = this.#options;
     const { acceptSoftware, dropKernel, timestamps, storage, segmentBytes } = this.#options;
-    const { stallTimeoutMs, downloadAttempts, downloadBackoffMs } = this.#options;
+    const { stallTimeoutMs, downloadAttempts, downloadBackoffMs, sessions = {} } = this.#options;
     const fetchPort = this.#options.fetch === undefined ? null : servedFetch(this.#options.fetch);
     const create =
       worker ??
@@ -454,10 +528,19 @@ export class Engine {
             attempts: downloadAttempts,
             backoff_ms: downloadBackoffMs,
           }),
+          sessions: defined({
+            parked: sessions.parked,
+            parked_bytes: sessions.parkedBytes,
+            saved_bytes: sessions.savedBytes,
+            autosave: sessions.autosave,
+            debounce_ms: sessions.debounceMs,
+            chunk_bytes: sessions.chunkBytes,
+          }),
           fetch_port: fetchPort,
         }),
         {
           onNotice: (notice) => this.#emit({ type: "storage", ...notice }),
+          onSession: (notice, error) => this.#emit({ type: "session", ...notice, ...(error && { error }) }),
           whenDead: (error) => this.#lose(error),
         },
       );
@@ -544,6 +627,14 @@ export class Engine {
       listener(event);
     }
   }
+}
+
+/** A snapshot that is to become a session. */
+export interface SessionValue {
+  readonly manifest: SnapshotManifest;
+  /** Each chunk of the manifest once, in any order. */
+  readonly chunks: readonly (Blob | ArrayBuffer | Uint8Array)[];
+  readonly data?: unknown;
 }
 
 /** `chat.completions.create`: a stream of chunks where `stream` is true, else the whole answer. */

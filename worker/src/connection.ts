@@ -2,7 +2,7 @@
 
 import { abortError, deserializeError, EngineError, type SerializedError } from "./errors.js";
 import type { Method, Params, Request, Response, Result } from "./protocol.js";
-import type { DeviceInfo, GenerationStep, Progress, StorageNotice } from "./types.js";
+import type { DeviceInfo, GenerationStep, Progress, SessionNotice, StorageNotice } from "./types.js";
 
 /** What a request reports before it is answered. */
 export interface CallListeners {
@@ -14,6 +14,7 @@ export interface CallListeners {
 /** What a worker tells outside of its answers. */
 export interface WorkerListeners {
   readonly onNotice: (notice: StorageNotice) => void;
+  readonly onSession: (notice: SessionNotice, error: Error | undefined) => void;
   /** Called at most once, when the worker has failed for good after a successful start, not by `close`. */
   readonly whenDead: (error: EngineError) => void;
 }
@@ -167,6 +168,9 @@ export class Connection {
         return;
       case "notice":
         this.#listeners.onNotice(response.notice);
+        return;
+      case "session":
+        this.#listeners.onSession(response.notice, response.error === null ? undefined : deserializeError(response.error));
         return;
       case "fault":
         this.#fail(undefined, response.error);

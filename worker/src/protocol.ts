@@ -6,6 +6,8 @@
  */
 
 import type { SerializedError } from "./errors.js";
+import type { SessionOptions } from "./sessions/session-manager.js";
+import type { SnapshotManifest } from "./sessions/snapshot.js";
 import type { OpenParams, StorageOptions } from "./storage/messages.js";
 import type {
   Activations,
@@ -21,6 +23,9 @@ import type {
   Profile,
   Progress,
   Rendering,
+  SessionInfo,
+  SessionNotice,
+  SessionSnapshot,
   StorageNotice,
   StorageUsage,
   StoredModel,
@@ -55,6 +60,7 @@ export interface Methods {
       readonly timestamps?: boolean;
       readonly wasm_url?: string;
       readonly storage: StorageOptions;
+      readonly sessions: SessionOptions;
       readonly fetch_port: MessagePort | null;
     };
     result: DeviceInfo;
@@ -84,6 +90,25 @@ export interface Methods {
   delete_model: { params: { readonly id: string }; result: null };
   storage_usage: { params: null; result: StorageUsage };
   reset: { params: null; result: null };
+  list_sessions: { params: null; result: readonly SessionInfo[] };
+  /** Without `data` the session keeps what was saved with it before. */
+  save_session: { params: { readonly id: string; readonly data?: unknown }; result: SessionInfo };
+  open_session: { params: { readonly id: string }; result: SessionInfo };
+  delete_session: { params: { readonly id: string }; result: null };
+  fork_session: { params: { readonly id: string; readonly as: string }; result: SessionInfo };
+  /** Of the resident session where `id` is null. */
+  snapshot_session: { params: { readonly id: string | null }; result: SessionSnapshot };
+  restore_session: {
+    params: {
+      readonly manifest: SnapshotManifest;
+      /** Each chunk of the manifest, in any order. */
+      readonly chunks: readonly Blob[];
+      readonly data?: unknown;
+      /** The name that the session gets. */
+      readonly session?: string;
+    };
+    result: SessionInfo;
+  };
 }
 
 export type Method = keyof Methods;
@@ -118,5 +143,7 @@ export type Response =
   | { readonly type: "error"; readonly id: number; readonly error: SerializedError }
   /** The storage has something to say that is no failure. */
   | { readonly type: "notice"; readonly notice: StorageNotice }
+  /** Something has become of a session that no request was about. */
+  | { readonly type: "session"; readonly notice: SessionNotice; readonly error: SerializedError | null }
   /** A failure outside any request. */
   | { readonly type: "fault"; readonly error: SerializedError };

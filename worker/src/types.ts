@@ -3,6 +3,8 @@
  * API and of the engine, hence snake_case.
  */
 
+import type { SnapshotManifest } from "./sessions/snapshot.js";
+
 /**
  * Where the numbers are computed. `auto` is a graphics device through WebGPU, and the CPU where there is
  * none, only one in software, or one that cannot be relied on. `webgpu` takes one in software as well,
@@ -347,6 +349,18 @@ export interface GenerationOptions {
   readonly stop?: readonly string[];
   /** Go on after the model's own end token. For measurements. */
   readonly ignore_stop?: boolean;
+  /**
+   * The conversation's name: the engine keeps a session for it. Without one, it looks for a session that the prompt
+   * continues.
+   */
+  readonly session?: string;
+  /**
+   * What happens when the context is full: the answer ends with the reason `length`, which is the default, or the oldest
+   * tokens behind the pinned ones are dropped.
+   */
+  readonly context_end?: "stop" | "roll";
+  /** Tokens at the start that are never dropped: so many, or those of the system message, which is the default. */
+  readonly pin_tokens?: number | "system";
 }
 
 /** A prompt in exactly one of three forms, and how to go on from it. */
@@ -357,6 +371,100 @@ export interface GenerationRequest extends GenerationOptions {
   readonly tools?: readonly Tool[];
   readonly enable_thinking?: boolean;
 }
+
+/** Token ids around a place, and what they say. */
+export interface Passage {
+  readonly ids: readonly number[];
+  readonly text: string;
+}
+
+/** What became of the tokens that a session held when a request came. */
+export interface Reuse {
+  /** Tokens that the session held. */
+  readonly committed: number;
+  /** Tokens of the prompt. */
+  readonly prompt: number;
+  /** Tokens of the prompt that did not have to be read again, and those that had to. */
+  readonly reused: number;
+  readonly prefilled: number;
+  /** Why fewer are reused than the prompt and the session have in common; null where none is missing. */
+  readonly reason: ReuseReason | null;
+  /** Where the session came from; null where nothing is reused. */
+  readonly source: ReuseSource | null;
+  /** Where prompt and session part, null where the prompt goes on behind the session. */
+  readonly divergence: {
+    /** Index of the first token that differs. */
+    readonly at: number;
+    readonly before: Passage;
+    readonly committed: Passage;
+    readonly prompt: Passage;
+  } | null;
+  /** Tokens of the conversation that were dropped to make room, with `context_end: "roll"`. */
+  readonly dropped: number;
+}
+
+/** Stable names for why tokens are read again although a session holds them. */
+export type ReuseReason =
+  /** A recurrent state can only go back to the last restore point. */
+  | "recurrent_state"
+  /** Rows in 4 bits can only be cut where they were quantised. */
+  | "quantised"
+  /** The last token of the prompt is read again to have its answer. */
+  | "logits"
+  /** The tokens before were dropped when the context was full. */
+  | "dropped"
+  /** An earlier step failed and left caches that match nothing. */
+  | "torn";
+
+/** On the device already, in the worker's memory, in the browser's storage, or a part of another conversation. */
+export type ReuseSource = "resident" | "parked" | "saved" | "fork";
+
+/** A session that the engine knows. */
+export interface SessionInfo {
+  readonly id: string;
+  /** Digest of the model that it belongs to. */
+  readonly model: string;
+  readonly tokens: number;
+  /** Of its snapshot. Sessions that begin alike share what they have in common. */
+  readonly bytes: number;
+  /** Whether it was given its name by the page. */
+  readonly is_named: boolean;
+  /** On the device, in the worker's memory, or only in the browser's storage. */
+  readonly where: "resident" | "parked" | "saved";
+  /** Milliseconds since 1970; null where it is not in the browser's storage. */
+  readonly saved_at: number | null;
+  /** What the page gave with `save`; absent where there is nothing. */
+  readonly data?: unknown;
+}
+
+/** A session as a value. */
+export interface SessionSnapshot {
+  readonly manifest: SnapshotManifest;
+  /** Each chunk once, in the order in which the manifest first names them. */
+  readonly chunks: readonly Blob[];
+  /** What the page has given with `save`; absent where there is nothing. */
+  readonly data?: unknown;
+}
+
+/** What became of a session outside of a request for it. */
+export interface SessionNotice {
+  readonly code: SessionNoticeCode;
+  /** The session's id. */
+  readonly session: string;
+  /** A sentence for people. */
+  readonly message: string;
+}
+
+/** Stable names for what becomes of sessions. */
+export type SessionNoticeCode =
+  /** It is in the browser's storage. */
+  | "saved"
+  /** It could not be put there. It is still on the device or in memory, and is tried again after the next turn. */
+  | "not_saved"
+  /** It had to make room and is gone: its conversation will be read anew. */
+  | "dropped"
+  /** It was to be brought back and cannot be: its conversation is read anew. */
+  | "not_restored";
 
 /** Token counts of a generation. */
 export interface EngineUsage {
@@ -397,6 +505,7 @@ export interface GenerationStep {
   readonly finish_reason: FinishReason | null;
   readonly tool_calls: readonly GeneratedToolCall[];
   readonly usage: EngineUsage;
+  readonly reuse: Reuse;
 }
 
 /** A conversation as the model reads it. */

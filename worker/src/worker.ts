@@ -8,12 +8,14 @@ import { EngineError, isErrorCode, serializeError, throwIfAborted, type ErrorCod
 import { ModelLoad } from "./model-load.js";
 import { adapterName, findAdapter, requestSubgroups } from "./adapter.js";
 import type { Call, Method, Params, Request, Response, Result } from "./protocol.js";
+import { SessionManager } from "./sessions/session-manager.js";
+import { SnapshotStore } from "./sessions/snapshot-store.js";
 import { FileChanged, StorageClient } from "./storage/storage-client.js";
 import { keepTuning, readTuning } from "./tuning-store.js";
 import type { ModelInfo, Progress } from "./types.js";
 import { turn } from "./turn.js";
 import { uniqueId } from "./unique-id.js";
-import { compileModule, createWasmEngine, type WasmEngine } from "./wasm-engine.js";
+import { checksum, compileModule, createWasmEngine, type WasmEngine } from "./wasm-engine.js";
 
 /** The part of the worker's global scope that is used; TypeScript's DOM types know windows only. */
 interface WorkerScope {
@@ -47,12 +49,17 @@ let running: Job | undefined;
 let isPageHidden = false;
 let engine: WasmEngine | undefined;
 let storage: StorageClient | undefined;
+let sessions: SessionManager | undefined;
 /** Set by a failure after which the module must not be touched again. */
 let fault: SerializedError | undefined;
 
 scope.addEventListener("message", ({ data }) => {
   if (data.method === "visibility") {
     isPageHidden = data.is_hidden;
+    if (isPageHidden && running === undefined && fault === undefined) {
+      // A hidden page may be discarded without a word.
+      sessions?.hurry();
+    }
   } else if (data.method !== "abort") {
     void carryOut({ call: data, controller: new AbortController() });
   } else {
@@ -71,8 +78,7 @@ void holdLock().then((life_lock) => scope.postMessage({ type: "ready", life_lock
 async function carryOut(job: Job): Promise<void> {
   const { call } = job;
   const { id } = call;
-  if (isAboutStorage(call.method)) {
-    // The storage has a worker of its own.
+  if (WITHOUT_ENGINE.has(call.method)) {
     await answer(job);
     return;
   }
@@ -95,6 +101,9 @@ async function answer(job: Job): Promise<void> {
   jobs.set(id, job);
   let response: Response;
   try {
+    if (running === job) {
+      await sessions?.pause();
+    }
     response = { type: "result", id, value: await dispatch(call, controller.signal) };
   } catch (thrown) {
     const error = serializeError(thrown);
@@ -106,6 +115,9 @@ async function answer(job: Job): Promise<void> {
   jobs.delete(id);
   if (running === job) {
     running = undefined;
+    if (fault === undefined) {
+      sessions?.resume();
+    }
   }
   scope.postMessage(response, response.type === "result" ? transferables(response.value) : []);
 }
@@ -129,23 +141,40 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
       await generate(id, params, signal);
       return null;
     case "score":
-      return whole(signal, () => current().score(params.ids, params.chunk));
+      return outside(signal, () => current().score(params.ids, params.chunk));
     case "tokenize":
       return current().tokenize(params.text, params.parse_special);
     case "render":
       return render(params);
     case "check_kernels":
-      return whole(signal, () => current().check_kernels(params.filter));
+      return outside(signal, () => current().check_kernels(params.filter));
     case "profile":
-      return whole(signal, () => current().profile(params.prompt_tokens, params.runs));
+      return outside(signal, () => current().profile(params.prompt_tokens, params.runs));
     case "stats":
       return current().stats();
     case "reset":
-      current().reset();
+      await currentSessions().forgetAll();
       return null;
     case "unload":
+      await currentSessions().leave(signal);
       current().unload();
+      currentSessions().unloaded();
       return null;
+    case "list_sessions":
+      return currentSessions().list();
+    case "save_session":
+      return currentSessions().save(params.id, params.data, signal);
+    case "open_session":
+      return currentSessions().open(params.id, signal);
+    case "delete_session":
+      await currentSessions().delete(params.id);
+      return null;
+    case "fork_session":
+      return currentSessions().fork(params.id, params.as, signal);
+    case "snapshot_session":
+      return currentSessions().snapshot(params.id, signal);
+    case "restore_session":
+      return currentSessions().restore(params, signal);
     case "list_models":
       return currentStorage().call("list", null);
     case "verify_model":
@@ -157,12 +186,15 @@ async function dispatch(call: Call<Method>, signal: AbortSignal): Promise<Result
   }
 }
 
-function isAboutStorage(method: Method): boolean {
-  return method === "list_models" || method === "verify_model" || method === "delete_model" || method === "storage_usage";
-}
+/** What is carried out beside the request that occupies the engine; models are kept by a worker of their own. */
+const WITHOUT_ENGINE: ReadonlySet<Method> = new Set(["list_models", "verify_model", "delete_model", "storage_usage", "list_sessions"]);
 
-/** Work that the module does in one piece: an abort is seen before and after it. */
-async function whole<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+/**
+ * Work that the module does in one piece and in caches that are empty: an abort is seen before and after it, and the
+ * resident session is kept before.
+ */
+async function outside<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  await currentSessions().leave(signal);
   await turn();
   throwIfAborted(signal);
   const value = await work();
@@ -183,6 +215,13 @@ function current(): WasmEngine {
   return engine;
 }
 
+function currentSessions(): SessionManager {
+  if (sessions === undefined) {
+    throw new EngineError("internal", { detail: "the worker was used before it was initialised" });
+  }
+  return sessions;
+}
+
 function currentStorage(): StorageClient {
   if (storage === undefined) {
     throw new EngineError("internal", { detail: "the worker was used before it was initialised" });
@@ -190,13 +229,17 @@ function currentStorage(): StorageClient {
   return storage;
 }
 
-async function init({ wasm_url, storage: storageOptions, fetch_port, ...options }: Params<"init">): Promise<Result<"init">> {
+async function init({ wasm_url, storage: storageOptions, sessions: sessionOptions, fetch_port, ...options }: Params<"init">): Promise<Result<"init">> {
   try {
     const module = await compileModule(wasm_url);
     storage = new StorageClient(module, storageOptions, fetch_port, (notice) => scope.postMessage({ type: "notice", notice }));
     const adapter = options.backend === "cpu" ? null : await findAdapter();
     const browser_subgroups = adapter !== null && requestSubgroups(adapter);
     engine = await createWasmEngine({ ...options, ...adapterName(adapter), browser_subgroups }, module);
+    const snapshots = storageOptions.store === "none" ? null : new SnapshotStore(checksum);
+    sessions = new SessionManager(engine, snapshots, sessionOptions, (notice, error) =>
+      scope.postMessage({ type: "session", notice, error: error === undefined ? null : serializeError(error) }),
+    );
   } catch (cause) {
     // Errors of the engine have a code; others come from fetching or compiling the module.
     if (cause instanceof Error && "code" in cause && isErrorCode(cause.code)) {
@@ -256,7 +299,7 @@ async function load(id: number, params: Params<"load">, signal: AbortSignal): Pr
 }
 
 async function loadOnce(id: number, { options, ...source }: Params<"load">, signal: AbortSignal): Promise<ModelInfo> {
-  const [engine, storage] = [current(), currentStorage()];
+  const [engine, storage, sessions] = [current(), currentStorage(), currentSessions()];
   const model = await storage.call("open", source, { signal });
   throwIfAborted(signal);
   const loading = new ModelLoad(engine, storage, model.bytes, signal, (progress) => report(id, progress));
@@ -264,6 +307,8 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
   try {
     const tuning = await readTuning();
     throwIfAborted(signal);
+    // Before its model is gone.
+    await sessions.leave(signal);
     const { digest } = model;
     engine.begin_load({ ...options, ...(tuning && { tuning }), ...(digest !== null && { digest }) });
   } catch (error) {
@@ -271,6 +316,7 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
     await first.rest.return();
     throw error;
   }
+  sessions.unloaded();
   try {
     await loading.read(first);
     report(id, { stage: "prepare" });
@@ -282,6 +328,7 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
       void keepTuning(tuning);
     }
     const kept = await storage.call("finish", { digest: info.digest });
+    await sessions.enter(info.digest);
     await turn();
     throwIfAborted(signal);
     return { ...info, ...kept };
@@ -289,6 +336,7 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
     const { fatal, code } = serializeError(error);
     if (!fatal || error instanceof FileChanged) {
       engine.unload();
+      sessions.unloaded();
     }
     if (!loading.hasSourceFailed && SAYS_THE_FILE_IS_USELESS.has(code)) {
       await storage.call("discard", null).catch(() => undefined);
@@ -298,7 +346,8 @@ async function loadOnce(id: number, { options, ...source }: Params<"load">, sign
 }
 
 async function generate(id: number, request: Params<"generate">, signal: AbortSignal): Promise<void> {
-  const engine = current();
+  const [engine, sessions] = [current(), currentSessions()];
+  const source = await sessions.before(request, signal);
   try {
     await engine.start(request);
     let isReading = true;
@@ -311,7 +360,8 @@ async function generate(id: number, request: Params<"generate">, signal: AbortSi
         report(id, { stage: "prefill", tokens_done: step.prefilled, tokens_total: step.prompt_tokens });
         isReading = step.prefilled < step.prompt_tokens;
       }
-      scope.postMessage({ type: "step", id, step });
+      const reuse = { ...step.reuse, source: step.reuse.reused === 0 ? null : source };
+      scope.postMessage({ type: "step", id, step: { ...step, reuse } });
       if (step.finish_reason !== null) {
         break;
       }
@@ -319,10 +369,12 @@ async function generate(id: number, request: Params<"generate">, signal: AbortSi
   } catch (error) {
     if (!serializeError(error).fatal) {
       engine.finish();
+      sessions.moved();
     }
     throw error;
   }
   engine.finish();
+  sessions.moved();
 }
 
 function report(id: number, progress: Progress): void {

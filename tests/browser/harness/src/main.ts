@@ -7,6 +7,7 @@ import { checkEmbedded } from "./embedded.js";
 import { checkGolden } from "./golden.js";
 import { http } from "./http.js";
 import { checkChunks, checkContinuation } from "./invariants.js";
+import * as sessions from "./sessions.js";
 import * as storage from "./storage.js";
 
 /** Every worker that an engine has started, oldest first, for tests that end one from outside. */
@@ -43,6 +44,7 @@ const harness = {
   checkKernels,
   http,
   line,
+  sessions,
   storage,
   certify: (options: CertifyOptions) => certify(openEngine, options),
 };
