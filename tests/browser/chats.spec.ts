@@ -2,6 +2,8 @@
 
 import { readFile } from "node:fs/promises";
 import type { Download, Locator, Page } from "@playwright/test";
+import type { Params } from "../../worker/dist/protocol.js";
+import { fakeWorker, installFakeWorker } from "./fake-worker.js";
 import { expect, test } from "./test.js";
 
 const BUILT_IN = "Signbit Mini";
@@ -9,6 +11,8 @@ const FRANCE = "What is the capital of France?";
 const EGYPT = "Where is Egypt?";
 const PARIS = "The capital of France is Paris.";
 const AFRICA = "Egypt is in Africa.";
+/** Of a prompt of 36 tokens the first question, the turn for its answer, and the answer are 23; the last is read again. */
+const READ_NEW_PART = /read 14 of 36 tokens/;
 const OTHER_MODEL = "tests/golden/models/qwen3-q1_0/model.gguf";
 
 /** Opens the page and waits until it can answer. */
@@ -74,6 +78,43 @@ async function exported(page: Page, title: string): Promise<Download> {
   const download = page.waitForEvent("download");
   await panel(page).getByRole("button", { name: `Export ${title}` }).click();
   return download;
+}
+
+/** What a fake worker was asked to answer, so far. */
+async function generations(page: Page): Promise<readonly Params<"generate">[]> {
+  const requests = await fakeWorker(page).evaluate(() => fake.requests);
+  return requests.flatMap((request) => (request.method === "generate" ? [request.params] : []));
+}
+
+/** What it was asked about sessions. */
+async function sessionRequests(page: Page): Promise<readonly string[]> {
+  const requests = await fakeWorker(page).evaluate(() => fake.requests);
+  return requests.flatMap((request) =>
+    request.method === "open_session" || request.method === "delete_session" ? [`${request.method} ${request.params.id}`] : [],
+  );
+}
+
+/** Waits until the engine has saved a session. */
+async function saved(page: Page): Promise<void> {
+  await expect
+    .poll(() =>
+      page.evaluate(async () => {
+        const request = indexedDB.open("signbit");
+        await new Promise((resolve) => (request.onsuccess = resolve));
+        const database = request.result;
+        try {
+          if (!database.objectStoreNames.contains("snapshots")) {
+            return 0;
+          }
+          const count = database.transaction("snapshots").objectStore("snapshots").count();
+          await new Promise((resolve) => (count.onsuccess = resolve));
+          return count.result;
+        } finally {
+          database.close();
+        }
+      }),
+    )
+    .toBe(1);
 }
 
 /** A tar file with one file in it. */
@@ -245,14 +286,14 @@ test("a chat that is deleted while it is answered does not come back @page", asy
 
 test("without storage the page works for as long as it is open, and says so in the panel alone @page", async ({ page }) => {
   await page.addInitScript(() => {
+    const refuse = (): never => {
+      throw new DOMException("refused", "SecurityError");
+    };
+    Object.defineProperty(globalThis, "BroadcastChannel", { value: refuse });
     for (const storage of [IDBFactory.prototype, Storage.prototype]) {
       for (const name of ["open", "getItem", "setItem"]) {
         if (name in storage) {
-          Object.defineProperty(storage, name, {
-            value: () => {
-              throw new DOMException("refused", "SecurityError");
-            },
-          });
+          Object.defineProperty(storage, name, { value: refuse });
         }
       }
     }
@@ -293,24 +334,63 @@ test("two tabs with the same chat: each shows what the other has added, and the 
   await expect(rows(other)).toHaveCount(1);
 });
 
-test("a chat goes into a file and comes back from it, under an id of its own @page", async ({ page }) => {
+test("a chat goes into a file with what the model has read, and comes back from it under an id of its own @page", async ({ page }) => {
   await openPage(page);
   await ask(page, FRANCE, PARIS);
   await openPanel(page);
   const download = await exported(page, FRANCE);
-  expect(download.suggestedFilename()).toMatch(/^What-is-the-capital-of-France\.(tar|json)$/);
-  await expect(panel(page).getByRole("status")).toContainText(`“${FRANCE}” was exported`);
+  expect(download.suggestedFilename()).toBe("What-is-the-capital-of-France.tar");
+  await expect(panel(page).getByRole("status")).toHaveText(`“${FRANCE}” was exported, with what the model has read.`);
   const file = await download.path();
+
+  // Somewhere else, where nobody has read it.
+  await panel(page).getByRole("button", { name: `Delete ${FRANCE}` }).click();
+  await panel(page).getByRole("button", { name: `Delete ${FRANCE} for good` }).click();
+  await expect(rows(page)).toHaveCount(0);
+  await page.reload();
+  await ready(page);
+  await openPanel(page);
   await panel(page).locator("#chat-file").setInputFiles(file);
-  await expect(panel(page).getByRole("status")).toContainText(`“${FRANCE}” was imported`);
-  await expect(rows(page)).toHaveCount(2);
+  await expect(panel(page).getByRole("status")).toHaveText(`“${FRANCE}” was imported, with what the model has read.`);
+  await expect(rows(page)).toHaveCount(1);
   await expect(rows(page).nth(0).locator("[aria-current=true]")).toBeVisible();
   await panel(page).getByRole("button", { name: "Close" }).click();
   await expect(answers(page)).toContainText(PARIS);
   await ask(page, "And its currency?", "The currency of France is the euro.");
+  await expect(answers(page).last()).toContainText(READ_NEW_PART);
+});
+
+test("after a reload the model reads the new part alone", async ({ persistent: page }) => {
+  await openPage(page);
+  await ask(page, FRANCE, PARIS);
+  await saved(page);
+  await page.reload();
+  await ready(page);
+  await ask(page, "And its currency?", "The currency of France is the euro.");
+  await expect(answers(page).last()).toContainText(READ_NEW_PART);
+});
+
+test("one who goes back and forth between chats does not wait for the model to read them again @page", async ({ page }) => {
+  await openPage(page);
+  await ask(page, FRANCE, PARIS);
+  await newChat(page);
+  await ask(page, EGYPT, AFRICA);
   await openPanel(page);
-  await rows(page).nth(1).getByRole("button", { name: FRANCE }).first().click();
-  await expect(answers(page)).toHaveCount(1);
+  await rows(page).getByRole("button", { name: FRANCE }).first().click();
+  await ask(page, "And its currency?", "The currency of France is the euro.");
+  await expect(answers(page).last()).toContainText(READ_NEW_PART);
+});
+
+test("an edited question goes on from what comes before it @page", async ({ page }) => {
+  await openPage(page);
+  await ask(page, FRANCE, PARIS);
+  await ask(page, EGYPT, AFRICA);
+  await questions(page).last().hover();
+  await questions(page).last().getByRole("button", { name: "Edit" }).click();
+  await page.getByRole("textbox", { name: "Edit the message" }).fill("And its currency?");
+  await page.keyboard.press("Enter");
+  await expect(answers(page).last()).toContainText("The currency of France is the euro.");
+  await expect(answers(page).last()).toContainText(READ_NEW_PART);
 });
 
 test("where the engine cannot give its session, the messages alone are exported, and that is said @page", async ({ page }) => {
@@ -398,7 +478,7 @@ test("what is kept by another version, or by hand, is not shown and does no harm
   await openPanel(page);
   await expect(rows(page)).toHaveCount(2);
   await rows(page).getByRole("button", { name: "No messages" }).first().click();
-  await expect(page.getByRole("status")).toHaveText("This chat is gone.");
+  await expect(panel(page).getByRole("status")).toHaveText("“No messages” is gone.");
 });
 
 test("a chat of another model says so, and offers that model where it is kept @page", async ({ page, baseURL }) => {
@@ -448,9 +528,10 @@ test("a chat of a model that is not kept goes on with another if its owner wants
   await page.reload();
   await ready(page);
   await expect(questions(page)).toHaveText("You: Hello");
-  await expect(page.getByText("This chat was held with model.gguf, which is not kept in this browser.")).toBeVisible();
+  const hint = page.getByRole("region", { name: "This chat's model" });
+  await expect(hint).toHaveText("This chat was held with model.gguf, which is not kept in this browser.");
   await page.getByRole("button", { name: "Regenerate" }).click();
-  await expect(page.getByText("This chat was held with model.gguf")).toBeHidden();
+  await expect(hint).toBeHidden();
 });
 
 test("a question that was never answered can be after a reload @page", async ({ page }) => {
@@ -494,4 +575,70 @@ test("the list of chats fits a narrow screen @page", async ({ page }) => {
   await panel(page).getByRole("button", { name: /^Delete/ }).click();
   await expect(panel(page).getByRole("button", { name: /^Keep/ })).toBeInViewport();
   expect(await panel(page).evaluate((dialog) => dialog.scrollWidth - dialog.clientWidth)).toBe(0);
+});
+
+for (const way of ["goes on without the oldest part", "begins a new chat"] as const) {
+  test(`when the context is full, its owner ${way} @page`, async ({ page }) => {
+    await installFakeWorker(page, { step: { content: "It was a", finish_reason: "length" } });
+    await openPage(page);
+    await page.getByRole("textbox", { name: "Message" }).fill("Tell me all");
+    await page.getByRole("button", { name: "Send" }).click();
+    await expect(answers(page)).toContainText("ended at the end of the context");
+    await expect(answers(page)).toContainText("The model's context is full");
+    if (way === "begins a new chat") {
+      await answers(page).getByRole("button", { name: "New chat" }).click();
+      await expect(questions(page)).toHaveCount(0);
+      await expect(page.getByRole("textbox", { name: "Message" })).toBeFocused();
+      return;
+    }
+    await page.getByRole("button", { name: "Forget the oldest part and answer again" }).click();
+    await expect.poll(async () => (await generations(page)).length).toBe(2);
+    const [stopping, rolling] = await generations(page);
+    expect(stopping?.context_end).toBeUndefined();
+    expect(rolling).toMatchObject({ context_end: "roll", pin_tokens: "system", session: stopping?.session });
+    // There is nothing left to forget.
+    await expect(page.getByRole("button", { name: "Forget the oldest part and answer again" })).toHaveCount(0);
+    await page.getByRole("button", { name: "Settings" }).click();
+    await expect(page.getByLabel("When the context is full")).toHaveValue("roll");
+  });
+}
+
+test("an answer at its longest length is not taken for a full context @page", async ({ page }) => {
+  await page.addInitScript(() => localStorage.setItem("signbit.settings", '{ "maxTokens": 1 }'));
+  await installFakeWorker(page, { step: { finish_reason: "length" } });
+  await openPage(page);
+  await ask(page, "Tell me all", "ended at the longest allowed length");
+  await expect(page.getByText("The model's context is full")).toHaveCount(0);
+});
+
+test("an answer for which the beginning was forgotten says so @page", async ({ page }) => {
+  const reuse = { committed: 900, prompt: 1812, reused: 812, prefilled: 1000, reason: null, source: "resident", divergence: null, rolled: 256 } as const;
+  await installFakeWorker(page, { step: { reuse } });
+  await openPage(page);
+  await ask(page, "Go on", "Yes.");
+  await expect(answers(page)).toContainText("read 1,000 of 1,812 tokens; the beginning of the conversation is no longer seen");
+});
+
+test("each chat is a session of its own, which is opened ahead and deleted with it @page", async ({ page }) => {
+  await installFakeWorker(page, {});
+  await openPage(page);
+  await ask(page, "One", "Yes.");
+  await ask(page, "Two", "Yes.");
+  await newChat(page);
+  await ask(page, "Three", "Yes.");
+  const [one, two, three] = (await generations(page)).map(({ session }) => session);
+  expect(one).toMatch(/^\w{32}$/);
+  expect(two).toBe(one);
+  expect(three).not.toBe(one);
+
+  await page.reload();
+  await ready(page);
+  await expect.poll(() => sessionRequests(page)).toEqual([`open_session ${three}`]);
+  await openPanel(page);
+  await rows(page).getByRole("button", { name: "One" }).first().click();
+  await expect.poll(() => sessionRequests(page)).toEqual([`open_session ${three}`, `open_session ${one}`]);
+  await openPanel(page);
+  await panel(page).getByRole("button", { name: "Delete Three" }).click();
+  await panel(page).getByRole("button", { name: "Delete Three for good" }).click();
+  await expect.poll(() => sessionRequests(page)).toContain(`delete_session ${three}`);
 });

@@ -21,12 +21,12 @@ const PATIENCE_MS = 3000;
 export class ChatStore {
   /** Chats that could not be written. */
   readonly #unkept = new Map<string, Chat>();
-  readonly #channel = new BroadcastChannel(NAME);
+  readonly #channel = openChannel();
   #isKeeping = true;
 
   /** `onChange` learns which chat another tab has changed. */
   constructor(onChange: (id: string) => void) {
-    this.#channel.addEventListener("message", ({ data }) => {
+    this.#channel?.addEventListener("message", ({ data }) => {
       if (typeof data === "string") {
         onChange(data);
       }
@@ -80,7 +80,7 @@ export class ChatStore {
       this.#unkept.delete(chat.id);
     }
     if (tells) {
-      this.#channel.postMessage(chat.id);
+      this.#channel?.postMessage(chat.id);
     }
   }
 
@@ -94,7 +94,7 @@ export class ChatStore {
         transaction.done,
       ]);
     });
-    this.#channel.postMessage(id);
+    this.#channel?.postMessage(id);
   }
 
   /** What `act` gives, or undefined where the database refuses. A connection lives no longer than that. */
@@ -112,6 +112,15 @@ export class ChatStore {
       this.#isKeeping = false;
       return undefined;
     }
+  }
+}
+
+/** To the other tabs, unless the browser refuses that along with storage. */
+function openChannel(): BroadcastChannel | undefined {
+  try {
+    return new BroadcastChannel(NAME);
+  } catch {
+    return undefined;
   }
 }
 

@@ -8,8 +8,8 @@ export interface ChatsPanelOptions {
   readonly list: () => Promise<readonly ChatInfo[]>;
   readonly isKeeping: () => boolean;
   readonly onNew: () => void;
-  readonly onOpen: (id: string) => void;
-  /** These say what has come of it. */
+  /** These say what has come of it, if the panel is still there for it. */
+  readonly open: (chat: ChatInfo) => Promise<string>;
   readonly delete: (chat: ChatInfo) => Promise<string>;
   readonly export: (chat: ChatInfo) => Promise<string>;
   readonly import: (file: File) => Promise<string>;
@@ -34,7 +34,7 @@ export class ChatsPanel {
     byId("chats-button", HTMLButtonElement).addEventListener("click", () => void this.#open());
     this.#dialog.addEventListener("close", () => this.#settle());
     byId("chats-new", HTMLButtonElement).addEventListener("click", () => {
-      this.#dialog.close();
+      this.close();
       options.onNew();
     });
     const file = byId("chat-file", HTMLInputElement);
@@ -68,13 +68,14 @@ export class ChatsPanel {
     this.#sessionNotice.hidden = false;
   }
 
+  close(): void {
+    this.#dialog.close();
+  }
+
   async #open(): Promise<void> {
-    // With its list from the first moment on: nothing moves under the pointer.
+    this.#dialog.showModal();
     await this.#refresh();
-    if (!this.#dialog.open) {
-      this.#dialog.showModal();
-      this.#rows.get(this.#current)?.element.scrollIntoView({ block: "nearest" });
-    }
+    this.#rows.get(this.#current)?.element.scrollIntoView({ block: "nearest" });
   }
 
   /** Asks for the chats and shows them. The last answer counts where several are under way. */
@@ -126,10 +127,7 @@ export class ChatsPanel {
       return known;
     }
     const row = new ChatRow({
-      onOpen: () => {
-        this.#dialog.close();
-        this.#options.onOpen(chat.id);
-      },
+      onOpen: () => void this.#report("", this.#options.open(chat)),
       onExport: () => void this.#report("Exporting", this.#options.export(chat)),
       delete: () => this.#report("", this.#options.delete(chat)),
     });

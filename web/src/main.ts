@@ -59,7 +59,7 @@ const panel = new ChatsPanel({
   list: () => store.list(),
   isKeeping: () => store.isKeeping,
   onNew: newChat,
-  onOpen: (id) => void openChat(id),
+  open: openChat,
   delete: deleteChat,
   export: exportChat,
   import: importChat,
@@ -396,7 +396,7 @@ async function answer(): Promise<void> {
     }
     turn.finish(`${figures}${reading}`);
     if (isFull) {
-      turn.offer("The model's context is full: it sees no more text at a time.", fullActions(turn));
+      turn.offer("The model's context is full: it can see no more text at once.", fullActions(turn));
     }
     status.announce(content === "" ? "The answer is empty." : content);
   } catch (error) {
@@ -498,20 +498,19 @@ function newChat(): void {
   prompt.focus();
 }
 
-async function openChat(id: string): Promise<void> {
-  if (id === chat.id) {
-    prompt.focus({ preventScroll: true });
-    return;
+async function openChat({ id, title }: ChatInfo): Promise<string> {
+  if (id !== chat.id) {
+    const opened = await store.read(id);
+    if (opened === undefined) {
+      return `“${title}” is gone.`;
+    }
+    show(opened);
+    prepareChat();
+    status.announce(title);
   }
-  const opened = await store.read(id);
-  if (opened === undefined) {
-    status.announce("This chat is gone.");
-    return;
-  }
-  show(opened);
-  prepareChat();
-  status.announce(opened.title);
+  panel.close();
   prompt.focus({ preventScroll: true });
+  return "";
 }
 
 /** Shows a chat in place of the present one. */
@@ -554,6 +553,7 @@ async function showHint(shown: Chat): Promise<void> {
   const held = present === undefined ? undefined : await modelOf(shown, present);
   if (chat === shown && engine === present && loading === undefined && answering === undefined && isOfOtherModel()) {
     hint.show(shown.model?.name ?? "", held === undefined ? undefined : () => void load(held));
+    status.announce(hint.text);
   }
 }
 

@@ -8,6 +8,10 @@ export class ModelHint {
   readonly #load = byId("model-hint-load", HTMLButtonElement);
   #onLoad: (() => void) | undefined;
 
+  get text(): string {
+    return this.#text.textContent;
+  }
+
   constructor() {
     this.#load.addEventListener("click", () => this.#onLoad?.());
   }
