@@ -278,10 +278,20 @@ test("a chat that is deleted while it is answered does not come back @page", asy
   await expect(rows(page)).toHaveCount(0);
   await expect(page.locator("#chats-title")).toBeFocused();
   await expect(page.locator("#stop")).toBeHidden();
-  await page.reload();
-  await ready(page);
+
+  // What the answer has left would be written before what comes now.
+  await page.keyboard.press("Escape");
+  await page.getByRole("textbox", { name: "Message" }).fill("Again.");
+  await page.getByRole("button", { name: "Send" }).click();
+  await expect(page.locator("#status")).toHaveText(/\d+ tokens/);
+  // An answer goes on while a question is edited and that is given up.
+  await questions(page).getByRole("button", { name: "Edit" }).focus();
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Escape");
+  await expect(questions(page).getByRole("button", { name: "Edit" })).toBeFocused();
+  await expect(page.locator("#stop")).toBeVisible();
   await openPanel(page);
-  await expect(rows(page)).toHaveCount(0);
+  await expect(rows(page)).toHaveText([/^Again\./]);
 });
 
 test("without storage the page works for as long as it is open, and says so in the panel alone @page", async ({ page }) => {
