@@ -14,6 +14,7 @@ import { BUILT_IN, chatModel, fromChatModel, type ModelChoice } from "./model-ch
 import { ModelHint } from "./model-hint.js";
 import { ModelPicker } from "./model-picker.js";
 import { parseBackend, SettingsPanel } from "./settings.js";
+import { lastShown, rememberShown } from "./shown-chat.js";
 import { StatusView, type FailureAction } from "./status-view.js";
 import { StorageNoticeView } from "./storage-notice.js";
 
@@ -32,8 +33,6 @@ const MEMORY = BUDGET === undefined ? {} : { memoryBudgetBytes: BUDGET };
 const USUAL_TEMPERATURE = 0.7;
 /** An answer is kept this often while it grows. */
 const KEEP_INTERVAL_MS = 1000;
-/** In the tab's own storage: the chat that it shows. */
-const CHAT_KEY = "signbit.chat";
 
 const prompt = byId("prompt", HTMLTextAreaElement);
 const send = byId("send", HTMLButtonElement);
@@ -126,7 +125,7 @@ void start();
 
 /** Shows the last chat, then makes the engine for it. */
 async function start(): Promise<void> {
-  show((await lastChat()) ?? chat);
+  show((await lastShown(store)) ?? chat);
   await restart();
 }
 
@@ -306,13 +305,13 @@ async function ask(text: string): Promise<void> {
   if (question === "" || model === undefined || answering !== undefined || loading !== undefined) {
     return;
   }
-  status.hideFailure();
   prompt.value = "";
   await put(question);
 }
 
 /** Adds a question to the chat and answers it. */
 async function put(question: string): Promise<void> {
+  status.hideFailure();
   if (chat.messages.length === 0) {
     chat.title = titleOf(question);
   }
@@ -468,28 +467,6 @@ async function keep(changed: Chat): Promise<void> {
 async function write(changed: Chat, tells: boolean): Promise<void> {
   if (!deleted.has(changed.id)) {
     await store.write(changed, tells);
-  }
-}
-
-/** What this tab has shown before a reload, or else what was changed last. */
-async function lastChat(): Promise<Chat | undefined> {
-  const id = shownBefore() ?? (await store.list())[0]?.id;
-  return id === undefined ? undefined : store.read(id);
-}
-
-function shownBefore(): string | undefined {
-  try {
-    return sessionStorage.getItem(CHAT_KEY) ?? undefined;
-  } catch {
-    return undefined;
-  }
-}
-
-function rememberShown(id: string): void {
-  try {
-    sessionStorage.setItem(CHAT_KEY, id);
-  } catch {
-    // A reload then shows the chat that was changed last.
   }
 }
 
