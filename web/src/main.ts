@@ -76,6 +76,8 @@ let choice: ModelChoice = BUILT_IN;
 let wanted: ModelChoice | undefined;
 let loading: AbortController | undefined;
 let answering: AbortController | undefined;
+/** The last answer, until it has ended and its chat has what there is of it. */
+let answered = Promise.resolve();
 let restarts = 0;
 let isStarting = true;
 /** What has the focus, or had it when it vanished. */
@@ -317,7 +319,8 @@ async function put(question: string): Promise<void> {
   }
   chat.messages.push({ role: "user", content: question });
   showQuestion(question, chat.messages.length - 1);
-  await answer();
+  answered = answer();
+  await answered;
 }
 
 function showQuestion(question: string, index: number): void {
@@ -454,7 +457,8 @@ async function regenerate(turn: HTMLElement): Promise<void> {
   if (chat.messages.at(-1)?.role === "assistant") {
     chat.messages.pop();
   }
-  await answer();
+  answered = answer();
+  await answered;
 }
 
 /** Keeps a chat that has changed. */
@@ -477,6 +481,9 @@ function newChat(): void {
 
 async function openChat({ id, title }: ChatInfo): Promise<string> {
   if (id !== chat.id) {
+    // What there is of an answer that is stopped for this may belong to the chat that is opened.
+    answering?.abort();
+    await answered;
     const opened = await store.read(id);
     if (opened === undefined) {
       return `“${title}” is gone.`;
