@@ -623,7 +623,7 @@ test("an answer at its longest length is not taken for a full context @page", as
 });
 
 test("an answer for which the beginning was forgotten says so @page", async ({ page }) => {
-  const reuse = { committed: 900, prompt: 1812, reused: 812, prefilled: 1000, reason: null, source: "resident", divergence: null, rolled: 256 } as const;
+  const reuse = { committed: 900, prompt: 1812, reused: 812, prefilled: 1000, reason: null, source: "resident", divergence: null, dropped: 256 } as const;
   await installFakeWorker(page, { step: { reuse } });
   await openPage(page);
   await ask(page, "Go on", "Yes.");

@@ -24,8 +24,8 @@ export class SpeedClock {
 }
 
 /** How much of the prompt was read anew: the engine had the rest in its caches. */
-export function describeReading({ prefilled, prompt, rolled }: Reuse): string {
+export function describeReading({ prefilled, prompt, dropped }: Reuse): string {
   const count = prefilled < prompt ? `${prefilled.toLocaleString("en")} of ${prompt.toLocaleString("en")}` : prompt.toLocaleString("en");
-  const loss = rolled > 0 ? "; the beginning of the conversation is no longer seen" : "";
+  const loss = dropped > 0 ? "; the beginning of the conversation is no longer seen" : "";
   return `read ${count} tokens${loss}`;
 }
