@@ -400,7 +400,8 @@ test("an edited question goes on from what comes before it @page", async ({ page
   await page.getByRole("textbox", { name: "Edit the message" }).fill("And its currency?");
   await page.keyboard.press("Enter");
   await expect(answers(page).last()).toContainText("The currency of France is the euro.");
-  await expect(answers(page).last()).toContainText(READ_NEW_PART);
+  // The end of the answer before it has been read by then, too.
+  await expect(answers(page).last()).toContainText("read 12 of 36 tokens");
 });
 
 test("where the engine cannot give its session, the messages alone are exported, and that is said @page", async ({ page }) => {

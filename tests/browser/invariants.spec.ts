@@ -19,6 +19,27 @@ for (const fixture of ["qwen3-q1_0", "qwen35-mixed"]) {
   });
 }
 
+for (const [fixture, options] of [
+  ["qwen3-q1_0", { temperature: 1, seed: 7 }],
+  ["qwen35-mixed", { temperature: 0 }],
+] as const) {
+  test(`${fixture}: a restored session goes on as if it had never been interrupted`, async ({ page, backend }) => {
+    test.setTimeout(400_000);
+    await openHarness(page);
+    const result = await page.evaluate(
+      async ({ backend, fixture, options }) => {
+        const engine = await harness.openEngine(backend);
+        const checks = await harness.checkSnapshot(engine, fixture, "len-130", options);
+        engine.terminate();
+        return { lines: checks.map(harness.line), failed: checks.filter(({ ok }) => !ok).map(harness.line) };
+      },
+      { backend, fixture, options },
+    );
+    console.log(result.lines.join("\n"));
+    expect(result.failed).toEqual([]);
+  });
+}
+
 test("a continued conversation gives what a cold start gives", async ({ page, backend }) => {
   await openHarness(page);
   const failed = await page.evaluate(async (backend) => {

@@ -19,6 +19,16 @@ const MODELS: [&str; 2] = ["qwen35-q1_0", "qwen3-q1_0"];
 
 const KINDS: [KvCache; 2] = [KvCache::F32, KvCache::Kivi];
 
+/// Every model with every kind of cache.
+fn all() -> impl Iterator<Item = (&'static str, KvCache)> {
+    MODELS.into_iter().flat_map(|name| KINDS.map(|kind| (name, kind)))
+}
+
+/// Every model and every kind of cache once: the software GPU is slow.
+fn some_of_all() -> impl Iterator<Item = (&'static str, KvCache)> {
+    MODELS.into_iter().zip(KINDS.into_iter().rev())
+}
+
 fn load_kind(device: Device, name: &str, kv_cache: KvCache, context_length: u32) -> Engine {
     let mut engine = Engine::new(device);
     engine.choose_variants(Choose::Fixed(Variant::Lanes));
@@ -89,8 +99,8 @@ fn some(engine: &mut Engine, request: TokenRequest, n: usize) -> Vec<u32> {
     ids
 }
 
-fn assert_identical(device: impl Fn() -> Device, name: &str, kind: KvCache) {
-    for sampling in samplings() {
+fn assert_identical(device: impl Fn() -> Device, name: &str, kind: KvCache, samplings: &[Sampling]) {
+    for sampling in samplings {
         let mut steady = load_kind(device(), name, kind, 1024);
         let prompt = random_ids(&steady, 21, 290);
         let request = TokenRequest {
@@ -121,27 +131,23 @@ fn assert_identical(device: impl Fn() -> Device, name: &str, kind: KvCache) {
 
 #[test]
 fn what_is_restored_goes_on_as_if_never_interrupted() {
-    for name in MODELS {
-        for kind in KINDS {
-            assert_identical(cpu, name, kind);
-        }
+    for (name, kind) in all() {
+        assert_identical(cpu, name, kind, &samplings());
     }
 }
 
 #[test]
 fn so_it_does_on_the_gpu() {
     let _gpu = one_at_a_time();
-    for name in MODELS {
-        for kind in KINDS {
-            assert_identical(gpu, name, kind);
-        }
+    for ((name, kind), sampling) in some_of_all().zip(samplings()) {
+        assert_identical(gpu, name, kind, &[sampling]);
     }
 }
 
 /// A context of another length splits attention in other ways: it rounds differently, and goes on all the same.
 #[test]
 fn the_context_may_be_longer_or_shorter() {
-    for (name, kind) in MODELS.into_iter().flat_map(|name| KINDS.map(|kind| (name, kind))) {
+    for (name, kind) in all() {
         let mut engine = load_kind(cpu(), name, kind, 1024);
         let prompt = random_ids(&engine, 22, 290);
         let generated = greedy(&mut engine, &prompt, 20);
@@ -162,7 +168,7 @@ fn the_context_may_be_longer_or_shorter() {
 fn a_snapshot_differs_from_that_of_another_session() {
     let _gpu = one_at_a_time();
     for device in [gpu as fn() -> Device, cpu] {
-        for (name, kind) in MODELS.into_iter().flat_map(|name| KINDS.map(|kind| (name, kind))) {
+        for (name, kind) in some_of_all() {
             let mut engine = load_kind(device(), name, kind, 512);
             let ids = random_ids(&engine, 31, 300);
             greedy(&mut engine, &ids[..150], 2);
@@ -184,30 +190,28 @@ fn a_snapshot_differs_from_that_of_another_session() {
 #[test]
 fn staging_and_chunks_of_any_size_give_the_same_bytes() {
     let _gpu = one_at_a_time();
-    for name in MODELS {
-        for kind in KINDS {
-            let mut engine = load_kind(gpu(), name, kind, 512);
-            let prompt = random_ids(&engine, 41, 300);
-            greedy(&mut engine, &prompt, 3);
-            let whole = snapshot(&mut engine);
-            let few = GpuOptions { read_back_bytes: Some(4096), ..GpuOptions::default() };
-            let mut engine = load_kind(gpu_with(few), name, kind, 512);
-            greedy(&mut engine, &prompt, 3);
-            assert_eq!(snapshot(&mut engine).chunks, whole.chunks, "{name} {kind}");
-            let small = snapshot_in(&mut engine, 10_000);
-            assert!(small.chunks.iter().all(|chunk| chunk.len() <= 10_000));
-            assert_eq!(small.chunks.concat(), whole.chunks.concat(), "{name} {kind}");
-            let expected = greedy(&mut engine, &[&prompt[..], &[1, 2]].concat(), 8);
-            restore(&mut engine, &small);
-            assert_eq!(greedy(&mut engine, &[&prompt[..], &[1, 2]].concat(), 8), expected);
-        }
+    for (name, kind) in some_of_all() {
+        let mut engine = load_kind(gpu(), name, kind, 512);
+        let prompt = random_ids(&engine, 41, 300);
+        greedy(&mut engine, &prompt, 3);
+        let whole = snapshot(&mut engine);
+        let few = GpuOptions { read_back_bytes: Some(4096), ..GpuOptions::default() };
+        let mut engine = load_kind(gpu_with(few), name, kind, 512);
+        greedy(&mut engine, &prompt, 3);
+        assert_eq!(snapshot(&mut engine).chunks, whole.chunks, "{name} {kind}");
+        let small = snapshot_in(&mut engine, 10_000);
+        assert!(small.chunks.iter().all(|chunk| chunk.len() <= 10_000));
+        assert_eq!(small.chunks.concat(), whole.chunks.concat(), "{name} {kind}");
+        let expected = greedy(&mut engine, &[&prompt[..], &[1, 2]].concat(), 8);
+        restore(&mut engine, &small);
+        assert_eq!(greedy(&mut engine, &[&prompt[..], &[1, 2]].concat(), 8), expected);
     }
 }
 
 /// A grown session has the chunks of before, but for the last ones.
 #[test]
 fn chunks_of_full_blocks_stay() {
-    for (name, kind) in MODELS.into_iter().flat_map(|name| KINDS.map(|kind| (name, kind))) {
+    for (name, kind) in all() {
         let mut engine = load_kind(cpu(), name, kind, 4096);
         let ids = random_ids(&engine, 51, 2600);
         greedy(&mut engine, &ids[..2500], 1);
@@ -309,7 +313,7 @@ fn what_does_not_fit_is_refused_and_costs_nothing() {
 /// at the same places.
 #[test]
 fn a_prompt_costs_at_most_one_interval_wherever_it_leaves_the_session() {
-    for (name, kind) in MODELS.into_iter().flat_map(|name| KINDS.map(|kind| (name, kind))) {
+    for (name, kind) in all() {
         let mut engine = load_kind(cpu(), name, kind, 4096);
         let ids = random_ids(&engine, 71, 1200);
         let mut cold = load_kind(cpu(), name, kind, 4096);
@@ -329,6 +333,57 @@ fn a_prompt_costs_at_most_one_interval_wherever_it_leaves_the_session() {
             cold.reset().unwrap();
             assert_eq!(warm, greedy(&mut cold, &prompt, 6), "{name} {kind} {end}");
             engine.reset().unwrap();
+        }
+    }
+}
+
+/// A prompt that was read ahead, or half of it before its reader went away, is not read again, and no token is
+/// applied twice: the same words in the caches, and the same logits.
+#[test]
+fn what_was_read_ahead_is_not_read_twice() {
+    let _gpu = one_at_a_time();
+    for device in [gpu as fn() -> Device, cpu] {
+        for (name, kind) in some_of_all() {
+            let mut engine = load_kind(device(), name, kind, 1024);
+            let prompt = random_ids(&engine, 91, 230);
+            let request = |max_tokens| TokenRequest {
+                prompt: prompt.clone(),
+                max_tokens: Some(max_tokens),
+                logprobs: Some(3),
+                ..TokenRequest::default()
+            };
+            // Ids, and the bits of their log-probabilities, which every logit has a part in.
+            let answer = |engine: &mut Engine, n_reused: u32| {
+                let mut generation = engine.start(request(12)).unwrap();
+                assert_eq!(generation.reuse().reused, n_reused, "{name} {kind}: {:?}", generation.reuse());
+                let mut found = Vec::new();
+                while generation.finished().is_none() {
+                    block_on(engine.step(&mut generation)).unwrap();
+                    found.extend(
+                        generation.logprobs().iter().map(|l| (l.id, l.logprob.to_bits(), l.top.clone())),
+                    );
+                }
+                (found, snapshot(engine).manifest.chunks)
+            };
+            let expected = answer(&mut engine, 0);
+            assert_eq!(expected.0.len(), 12);
+            engine.reset().unwrap();
+            assert!(generate(&mut engine, request(0)).is_empty());
+            assert_eq!(engine.ledger().unwrap(), prompt);
+            assert_eq!(answer(&mut engine, 230), expected, "{name} {kind}, read ahead");
+            // At first a slice is short.
+            let mut engine = load_kind(device(), name, kind, 1024);
+            let mut generation = engine.start(request(12)).unwrap();
+            block_on(engine.step(&mut generation)).unwrap();
+            drop(generation);
+            let n_read = engine.ledger().unwrap().len() as u32;
+            assert!(0 < n_read && n_read < 230, "{n_read}");
+            assert_eq!(answer(&mut engine, n_read), expected, "{name} {kind}, half of it");
+            // Before a token was read at all.
+            drop(engine.start(request(12)).unwrap());
+            let longer = [&prompt[..], &[1]].concat();
+            let reuse = engine.start(TokenRequest { prompt: longer, ..request(1) }).unwrap().reuse().clone();
+            assert!(reuse.committed > 230, "a reply that was never begun costs nothing");
         }
     }
 }

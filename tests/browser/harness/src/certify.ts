@@ -5,7 +5,7 @@ import { checkAnswers } from "./answers.js";
 import { atMost, type Check } from "./checks.js";
 import { checkEmbedded } from "./embedded.js";
 import { checkGolden, type GoldenScope } from "./golden.js";
-import { checkChunks, checkContinuation } from "./invariants.js";
+import { checkChunks, checkContinuation, checkSnapshot } from "./invariants.js";
 
 export interface CertifyOptions {
   readonly backend: BackendChoice;
@@ -59,6 +59,7 @@ export async function certify(
   }
   for (const name of options.invariants) {
     await stage(`${name} in chunks`, () => checkChunks(engine, name, INVARIANT_PROMPT));
+    await stage(`${name} restored`, () => checkSnapshot(engine, name, INVARIANT_PROMPT, { temperature: 0 }));
   }
   await stage("continuation", () => checkContinuation(engine));
   await stage("tiny-geo", () => checkAnswers(engine));

@@ -1,6 +1,6 @@
 /** Properties that need no reference: the same computation in another order gives the same. */
 
-import type { Engine, Message } from "../../../../worker/dist/client.js";
+import type { Engine, GenerationRequest, Message, SessionSnapshot } from "../../../../worker/dist/client.js";
 import { argmax, atMost, maxDifference, topGap, type Check } from "./checks.js";
 import { EMBEDDED_URL } from "./embedded.js";
 import { fetchGolden, generateIds, MIN_GAP, modelUrl } from "./golden.js";
@@ -19,6 +19,8 @@ const WHOLE_CHUNK = 512;
  */
 const MAX_CHUNK_DIFFERENCE = 2e-3;
 const CONTINUATION_TOKENS = 16;
+const TOKENS_BEFORE = 12;
+const TOKENS_AFTER = 64;
 
 /** Chunk sizes agree, and decoding step by step agrees with reading the same tokens at once. */
 export async function checkChunks(engine: Engine, name: string, promptName: string): Promise<Check[]> {
@@ -49,6 +51,52 @@ export async function checkChunks(engine: Engine, name: string, promptName: stri
     }
   }
   checks.push(atMost(`${name}: decoded tokens that one pass would not choose`, others, 0, promptName));
+  return checks;
+}
+
+/**
+ * A session that is taken out after some tokens and put back into a model that was loaded anew goes on as one that
+ * was never interrupted: the same ids, and the same bytes in its caches at the end.
+ */
+export async function checkSnapshot(
+  engine: Engine,
+  name: string,
+  promptName: string,
+  options: Pick<GenerationRequest, "temperature" | "seed">,
+): Promise<Check[]> {
+  const golden = await fetchGolden(name);
+  const ids = golden.prompts.find((candidate) => candidate.name === promptName)?.ids ?? [];
+  const checks: Check[] = [];
+  for (const kv_cache of ["f32", "kivi"] as const) {
+    const go = async (prompt: readonly number[], session: string, max_tokens: number): Promise<number[]> => {
+      const generated: number[] = [];
+      const request = { ...options, ids: prompt, session, max_tokens, ignore_stop: true };
+      for await (const step of engine.generate(request)) {
+        generated.push(...step.ids);
+      }
+      return generated;
+    };
+    await engine.load(modelUrl(name), { kv_cache });
+    const steady = await go(ids, "steady", TOKENS_BEFORE + TOKENS_AFTER);
+    const whole = await engine.sessions.snapshot("steady");
+    const before = await go(ids, "interrupted", TOKENS_BEFORE);
+    const taken = await engine.sessions.snapshot("interrupted");
+    await engine.load(modelUrl(name), { kv_cache });
+    await engine.sessions.restore({ ...taken, chunks: [...taken.chunks].reverse() }, { session: "restored" });
+    const after = await go([...ids, ...before], "restored", TOKENS_AFTER);
+    const rest = await engine.sessions.snapshot("restored");
+    const differing = steady.filter((id, index) => id !== [...before, ...after][index]).length;
+    const digests = ({ manifest }: SessionSnapshot): string[] => manifest.chunks.map(({ digest }) => String(digest));
+    const others = digests(whole).filter((digest, index) => digest !== digests(rest)[index]).length;
+    const detail = `${kv_cache} cache, ${Object.entries(options).flat().join(" ")}`;
+    checks.push(
+      atMost(`${name}: ids of a restored session that differ`, differing, 0, detail),
+      atMost(`${name}: chunks of a restored session that differ`, others, 0, detail),
+    );
+    for (const session of ["steady", "interrupted", "restored"]) {
+      await engine.sessions.delete(session);
+    }
+  }
   return checks;
 }
 

@@ -6,7 +6,7 @@ import { certify, checkKernels, line, type CertifyOptions } from "./certify.js";
 import { checkEmbedded } from "./embedded.js";
 import { checkGolden } from "./golden.js";
 import { http } from "./http.js";
-import { checkChunks, checkContinuation } from "./invariants.js";
+import { checkChunks, checkContinuation, checkSnapshot } from "./invariants.js";
 import * as sessions from "./sessions.js";
 import * as storage from "./storage.js";
 
@@ -39,6 +39,7 @@ const harness = {
   checkAnswers,
   checkChunks,
   checkContinuation,
+  checkSnapshot,
   checkEmbedded,
   checkGolden,
   checkKernels,
