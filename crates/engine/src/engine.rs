@@ -21,8 +21,8 @@ use crate::tuning::{Choose, Tuning, tune};
 const TIME_BUDGET_MS: f64 = 100.0;
 
 /// A prompt is cut at whole chunks of the delta rule, so that a hybrid's result does not depend on how
-/// long slices took. A GPU is given no less, however slow it is; the reference kernels are slower
-/// still and are given single tokens, for which a hybrid may round differently.
+/// long slices took, and a GPU is given no less, however slow it is. Only a dense model on the CPU may be read
+/// in smaller slices.
 const PREFILL_CUT: u32 = CHUNK;
 
 /// Bytes that the checkpoints of a session may take in the host's memory, unless the caller says otherwise.
@@ -196,6 +196,11 @@ impl Engine {
         }
     }
 
+    /// Bytes that the checkpoints of the resident session may take.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoint_bytes
+    }
+
     /// Says how many bytes the checkpoints of the resident session may take in the host's memory.
     pub fn set_checkpoint_bytes(&mut self, n_bytes: u64) {
         self.checkpoint_bytes = n_bytes;
@@ -248,7 +253,8 @@ impl Engine {
             }
         };
         let most_rows = loaded.model.max_prefill_rows();
-        let least_rows = if self.device.info().backend == "cpu" { 1 } else { PREFILL_CUT };
+        let rounds_by_cuts = loaded.model.kept().is_recurrent();
+        let least_rows = if self.device.info().backend == "cpu" && !rounds_by_cuts { 1 } else { PREFILL_CUT };
         let resident = self.resident.insert(Resident {
             loaded,
             tuning,

@@ -12,7 +12,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Words;
-use crate::engine::{CHECKPOINT_BYTES, Engine};
+use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::loader::LoadedModel;
 use crate::model::kept::{Kept, count, part};
@@ -318,7 +318,7 @@ impl Engine {
         let head = manifest.checked(loaded)?;
         let bytes = |at: u32| 4 * count(&loaded.model.kept().state(head.rows(at)));
         let mut kept: Vec<_> = head.checkpoints.iter().map(|&at| (at, bytes(at))).collect();
-        thin_out(&mut kept, CHECKPOINT_BYTES);
+        thin_out(&mut kept, self.checkpoint_bytes());
         let states = kept.iter().map(|&(at, bytes)| (at, vec![0; bytes as usize / 4])).collect();
         Ok(Restore { seen: vec![false; manifest.chunks.len()], manifest, head, states })
     }

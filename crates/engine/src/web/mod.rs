@@ -93,6 +93,8 @@ struct CreateOptions {
     adapter_vendor: Option<String>,
     drop_kernel: Option<String>,
     timestamps: bool,
+    /// See `Engine::set_checkpoint_bytes`.
+    checkpoint_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
@@ -357,7 +359,7 @@ impl WasmEngine {
     /// Opens a device: `{ backend: 'auto' | 'webgpu' | 'cpu', accept_software?, activations?: 'f32' | 'int10',
     /// max_binding_bytes?, max_buffer_bytes?, minimum_limits?, memory_budget_bytes?,
     /// fail_allocation_above_bytes?, browser_subgroups?, adapter_name?, adapter_vendor?, drop_kernel?,
-    /// timestamps? }`.
+    /// timestamps?, checkpoint_bytes? }`.
     ///
     /// `auto` is a GPU that is no software, and the CPU where there is none.
     pub async fn create(options: JsValue) -> Result<WasmEngine, JsValue> {
@@ -393,8 +395,12 @@ impl WasmEngine {
                 Err(error) => return Err(JsError::from(error).into()),
             },
         };
+        let mut engine = Engine::new(device);
+        if let Some(n_bytes) = options.checkpoint_bytes {
+            engine.set_checkpoint_bytes(n_bytes);
+        }
         let ready = Ready {
-            engine: Engine::new(device),
+            engine,
             fallback_reason,
             loader: None,
             generation: None,
