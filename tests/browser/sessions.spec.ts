@@ -66,7 +66,7 @@ for (const model of [DENSE, HYBRID]) {
           const read: (readonly [number, string | null])[] = [];
           for (let turn = 0; turn < 4; turn += 1) {
             for (const talk of together) {
-              const { reuse } = await talk.turn(engine, 6);
+              const { reuse } = await talk.turn(engine, 20);
               read.push([reuse.prefilled, reuse.source]);
             }
           }
@@ -75,15 +75,15 @@ for (const model of [DENSE, HYBRID]) {
           for (const talk of alone) {
             await engine.reset();
             for (let turn = 0; turn < 4; turn += 1) {
-              await talk.turn(engine, 6);
+              await talk.turn(engine, 20);
             }
           }
           return { read, alone: alone.map(({ ids }) => ids), together: together.map(({ ids }) => ids), where };
         },
         { backend, model, isNamed: names === "with" },
       );
-      const first = Array.from({ length: 3 }, () => [6, null]);
-      expect(read).toEqual([...first, ...Array.from({ length: 9 }, () => [7, "parked"])]);
+      const first = Array.from({ length: 3 }, () => [20, null]);
+      expect(read).toEqual([...first, ...Array.from({ length: 9 }, () => [21, "parked"])]);
       expect(together).toEqual(alone);
       expect(where).toEqual(["resident", "parked", "parked"]);
     });
@@ -92,30 +92,37 @@ for (const model of [DENSE, HYBRID]) {
 
 test("a title and an unrelated question between two turns cost the chat nothing @page", async ({ page, backend }) => {
   await openHarness(page);
-  const turns = await page.evaluate(
+  const { disturbed, alone } = await page.evaluate(
     async ({ backend, model }) => {
-      const engine = await harness.openEngine(backend);
-      await harness.sessions.load(engine, model);
-      const { create } = engine.chat.completions;
-      type Messages = Parameters<typeof create>[0]["messages"];
-      const chat: Messages[number][] = [];
-      const turns: { readonly prefilled: number; readonly isNew: boolean; readonly source: string | null }[] = [];
-      for (const question of ["What is the capital of France?", "Which currency is used in Japan?", "Where is Egypt?"]) {
-        const before = chat.length === 0 ? 0 : (await engine.render(chat)).ids.length;
-        chat.push({ role: "user", content: question });
-        const added = (await engine.render(chat)).ids.length - before;
-        const { choices, reuse } = await create({ messages: chat, session: "chat", temperature: 0 });
-        turns.push({ prefilled: reuse.prefilled, isNew: reuse.prefilled <= added, source: reuse.source });
-        chat.push({ role: "assistant", content: choices[0].message.content });
-        await create({ messages: [...chat, { role: "user", content: "Give this a title." }], temperature: 0, max_tokens: 8 });
-        await create({ messages: [{ role: "user", content: "Name a river." }], temperature: 0, max_tokens: 8 });
-      }
-      return turns;
+      const talk = async (isDisturbed: boolean) => {
+        const engine = await harness.openEngine(backend, { sessions: { autosave: false } });
+        await harness.sessions.load(engine, model);
+        const { create } = engine.chat.completions;
+        type Messages = Parameters<typeof create>[0]["messages"];
+        const chat: Messages[number][] = [];
+        const turns: { readonly answer: string | null; readonly prefilled: number; readonly source: string | null }[] = [];
+        for (const question of ["What is the capital of France?", "Which currency is used in Japan?", "Where is Egypt?"]) {
+          chat.push({ role: "user", content: question });
+          const { choices, reuse } = await create({ messages: chat, session: "chat", temperature: 0 });
+          const { content } = choices[0].message;
+          turns.push({ answer: content, prefilled: reuse.prefilled, source: reuse.source });
+          chat.push({ role: "assistant", content });
+          if (isDisturbed) {
+            await create({ messages: [...chat, { role: "user", content: "Give this a title." }], temperature: 0, max_tokens: 8 });
+            await create({ messages: [{ role: "user", content: "Name a river." }], temperature: 0, max_tokens: 8 });
+          }
+        }
+        engine.terminate();
+        return turns;
+      };
+      return { disturbed: await talk(true), alone: await talk(false) };
     },
     { backend, model: DENSE },
   );
-  expect(turns.map(({ isNew }) => isNew)).toEqual([true, true, true]);
-  expect(turns.map(({ source }) => source)).toEqual([null, "parked", "parked"]);
+  expect(alone.map(({ source }) => source)).toEqual([null, "resident", "resident"]);
+  expect(disturbed).toEqual(alone.map((turn) => ({ ...turn, source: turn.source === null ? null : "parked" })));
+  // A question of so many tokens, and what the template puts around it.
+  expect(Math.max(...alone.slice(1).map(({ prefilled }) => prefilled))).toBeLessThan(30);
 });
 
 test("sessions that exceed what memory may hold move to the browser and come back @page", async ({ page, backend }) => {
