@@ -9,6 +9,8 @@ import type { GenerationStep, Progress, StorageNotice, StorageUsage, StoredModel
 export interface Script {
   /** Of every answer. */
   readonly content?: string;
+  /** What else is to be different of every answer's only step. */
+  readonly step?: Partial<GenerationStep>;
   readonly models?: readonly StoredModel[];
   readonly usage?: StorageUsage;
   /** Checks without an end for the models that are not here. */
@@ -78,6 +80,7 @@ function runFakeWorker(script: Script, digest: string): void {
     tool_calls: [],
     usage: { prompt_tokens: 1, completion_tokens: 1, reasoning_tokens: 0, reused_tokens: 0 },
     reuse: { committed: 0, prompt: 1, reused: 0, prefilled: 1, reason: null, source: null, divergence: null, dropped: 0 },
+    ...script.step,
   };
 
   function finishLoad({ id, params: { source, sha256 = ["ab".repeat(32)], keep } }: Call<"load">): void {
@@ -155,6 +158,11 @@ function runFakeWorker(script: Script, digest: string): void {
       scope.postMessage({ type: "step", id, step });
       return null;
     },
+    open_session: ({ id, params }) => {
+      fail(id, { code: "session_unknown", detail: params.id, fatal: false });
+      return undefined;
+    },
+    delete_session: () => null,
     list_models: () => models,
     list_sessions: () => [],
     storage_usage: () =>

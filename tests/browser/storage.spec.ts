@@ -266,31 +266,33 @@ test("two tabs that change one manifest lose nothing @page", async ({ persistent
   expect(outcome).toEqual({ segments: 80, failure: "Error: on purpose", isKept: 80, after: [], digests: ["digest", undefined] });
 });
 
-test("a database of the version before keeps its tuning, also while an old tab holds it @page", async ({ persistent: page }) => {
-  await openHarness(page);
-  const outcome = await page.evaluate(async () => {
-    const old = await harness.storage.openOldDatabase({ device: "this one", products: [], tile: null });
-    // An old tab ends its connection only after the new one was told to wait.
-    const wasAsked = new Promise<void>((resolve) => {
-      old.onversionchange = () => setTimeout(() => resolve(old.close()), 200);
-    });
-    const storage = harness.storage.open();
-    const models = await storage.listModels();
-    await wasAsked;
-    const tuning = await storage.readTuning();
-    await storage.keepTuning({ device: "another", products: [], tile: null });
-    const next = await storage.readTuning();
-    const version = await harness.storage.settled(indexedDB.open("signbit"));
-    version.close();
-    return { models, device: tuning?.device, next: next?.device, version: version.version };
+for (const version of [1, 2] as const) {
+  test(`a database of version ${version} keeps its tuning, also while an old tab holds it @page`, async ({ persistent: page }) => {
+    await openHarness(page);
+    const outcome = await page.evaluate(async (version) => {
+      const old = await harness.storage.openOldDatabase({ device: "this one", products: [], tile: null }, version);
+      // An old tab ends its connection only after the new one was told to wait.
+      const wasAsked = new Promise<void>((resolve) => {
+        old.onversionchange = () => setTimeout(() => resolve(old.close()), 200);
+      });
+      const storage = harness.storage.open();
+      const models = await storage.listModels();
+      await wasAsked;
+      const tuning = await storage.readTuning();
+      await storage.keepTuning({ device: "another", products: [], tile: null });
+      const next = await storage.readTuning();
+      const now = await harness.storage.settled(indexedDB.open("signbit"));
+      now.close();
+      return { models, device: tuning?.device, next: next?.device, version: now.version };
+    }, version);
+    expect(outcome).toEqual({ models: [], device: "this one", next: "another", version: 3 });
   });
-  expect(outcome).toEqual({ models: [], device: "this one", next: "another", version: 2 });
-});
+}
 
 test("a database that another tab holds for good is not there @page", async ({ persistent: page }) => {
   await openHarness(page);
   const outcome = await page.evaluate(async () => {
-    const old = await harness.storage.openOldDatabase({ device: "this one", products: [], tile: null });
+    const old = await harness.storage.openOldDatabase({ device: "this one", products: [], tile: null }, 2);
     const storage = harness.storage.open();
     const { outcome } = harness.storage;
     const results = await Promise.all([outcome(storage.readManifest("file")), outcome(storage.listModels()), storage.usage()]);

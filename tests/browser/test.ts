@@ -23,6 +23,8 @@ interface Fixtures {
   tolerated: RegExp[];
   /** What went wrong in the pages of the test. */
   problems: string[];
+  /** The folder of the profile of `persistentContext`. */
+  profile: string;
   /**
    * Starts the project's browser with a profile on the disk, as a visitor's is: that of `page` is private, with other
    * limits, speeds and errors. The profile is the test's own. A browser that is started when the one before it has been
@@ -48,8 +50,12 @@ export const test = base.extend<Options & Fixtures>({
     watch(page, problems);
     await use(page);
   },
-  persistentContext: async ({ launchOptions, baseURL, problems }, use) => {
+  profile: async ({}, use) => {
     const profile = await mkdtemp(path.join(tmpdir(), "signbit-profile-"));
+    await use(profile);
+    await rm(profile, { recursive: true, force: true, maxRetries: 5 });
+  },
+  persistentContext: async ({ launchOptions, baseURL, problems, profile }, use) => {
     const contexts: BrowserContext[] = [];
     await use(async (args = []) => {
       const context = await chromium.launchPersistentContext(profile, {
@@ -65,7 +71,6 @@ export const test = base.extend<Options & Fixtures>({
       return context;
     });
     await Promise.all(contexts.map((context) => context.close()));
-    await rm(profile, { recursive: true, force: true, maxRetries: 5 });
   },
   persistent: async ({ persistentContext }, use) => {
     const context = await persistentContext();

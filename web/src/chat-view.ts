@@ -1,8 +1,9 @@
 /** The conversation as it is seen: one element per turn, the last one growing. */
 
-import { byId, copyButton, element, iconButton } from "./dom.js";
+import { byId, copyButton, element, iconButton, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { failureContent, type FailureAction } from "./status-view.js";
+import { UserTurn } from "./user-turn.js";
 
 /** Formatting the whole answer again for each token would cost more than computing it. */
 const RENDER_INTERVAL_MS = 40;
@@ -15,12 +16,27 @@ export class ChatView {
   readonly #list = byId("conversation", HTMLOListElement);
   readonly #welcome = byId("welcome", HTMLElement);
   readonly #main = byId("main", HTMLElement);
+  #canSend = false;
 
-  addUser(text: string): void {
+  /** Whether a question would be answered now. */
+  setCanSend(canSend: boolean): void {
+    this.#canSend = canSend;
+    for (const button of this.#list.querySelectorAll<HTMLButtonElement>(".send-edit")) {
+      button.disabled = !canSend;
+    }
+  }
+
+  /** `onEdit` receives what the question is to be instead, once it and all behind it is gone. */
+  addUser(text: string, onEdit: (text: string) => void): void {
     this.#welcome.hidden = true;
-    const turn = element("li", "turn user");
-    turn.append(element("span", "visually-hidden", "You: "), text);
-    this.#list.append(turn);
+    const turn = new UserTurn(text, {
+      canSend: () => this.#canSend,
+      onEdit: (changed) => {
+        this.#removeFrom(turn.element);
+        onEdit(changed);
+      },
+    });
+    this.#list.append(turn.element);
     this.scrollToEnd();
   }
 
@@ -35,6 +51,11 @@ export class ChatView {
     return view;
   }
 
+  /** Whether someone is writing in the conversation. */
+  get isEditing(): boolean {
+    return this.#list.querySelector(".turn-editor") !== null;
+  }
+
   clear(): void {
     this.#list.replaceChildren();
     this.#welcome.hidden = false;
@@ -43,6 +64,13 @@ export class ChatView {
 
   scrollToEnd(): void {
     this.#main.scrollTop = this.#main.scrollHeight;
+  }
+
+  #removeFrom(turn: Element): void {
+    while (turn.nextElementSibling !== null) {
+      turn.nextElementSibling.remove();
+    }
+    turn.remove();
   }
 
   /** Returns what to do after the text has grown: stay at the end, but only for one who was there. */
@@ -94,6 +122,15 @@ export class AnswerView {
     }
   }
 
+  /** Shows an answer of old. */
+  restore(content: string, reasoning: string): void {
+    if (reasoning !== "") {
+      this.appendReasoning(reasoning);
+    }
+    this.#content = content;
+    this.finish("");
+  }
+
   /** Ends the answer. `figures` is a line such as the speed. */
   finish(figures: string): void {
     this.#settle();
@@ -103,6 +140,15 @@ export class AnswerView {
     }
     foot.append(this.#regenerateButton(), element("span", "turn-figures", figures));
     this.#append(foot);
+  }
+
+  /** Says what stands in the way of more, and offers what can be done. */
+  offer(text: string, actions: readonly FailureAction[]): void {
+    const box = element("div", "offer");
+    const row = element("div", "failure-actions");
+    row.append(...actions.map(({ label, run }) => textButton(label, run)));
+    box.append(element("p", "", text), row);
+    this.#append(box);
   }
 
   fail(error: unknown, actions: readonly FailureAction[]): void {

@@ -42,6 +42,17 @@ export function iconButton(iconName: string, text: string, onClick: () => void):
   return button;
 }
 
+/** A quiet button that is an icon, with its name for pointers and screen readers. */
+export function iconOnlyButton(iconName: string, name: string, onClick: () => void): HTMLButtonElement {
+  const button = element("button", "button quiet square");
+  button.type = "button";
+  button.title = name;
+  button.ariaLabel = name;
+  button.append(icon(iconName));
+  button.addEventListener("click", onClick);
+  return button;
+}
+
 /** A small button with a text. */
 export function textButton(text: string, onClick: () => void): HTMLButtonElement {
   const button = element("button", "button small", text);

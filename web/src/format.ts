@@ -44,3 +44,13 @@ export function formatDay(moment: number, now = new Date()): string {
   }
   return `on ${new Date(moment).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" })}`;
 }
+
+/** A moment in milliseconds since 1970: the day, and of the last two days the time. */
+export function formatMoment(moment: number, now = new Date()): string {
+  const day = formatDay(moment, now);
+  if (day !== "today" && day !== "yesterday") {
+    return day;
+  }
+  const time = new Date(moment).toLocaleTimeString("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  return `${day} at ${time}`;
+}

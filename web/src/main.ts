@@ -1,13 +1,21 @@
-/** The chat page: owns the conversation and the engine, and wires the views to them. */
+/** The chat page: owns the chat on show and the engine, and wires the views to them. */
 
-import { createEngine, isAbortError, memoryBudget, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
-import { ChatView } from "./chat-view.js";
+import { createEngine, EngineError, isAbortError, memoryBudget, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
+import { describeReading, SpeedClock } from "./answer-figures.js";
+import { readChatFile } from "./chat-file.js";
+import { ChatSessions } from "./chat-sessions.js";
+import { ChatStore } from "./chat-store.js";
+import { ChatView, type AnswerView } from "./chat-view.js";
+import { emptyChat, isSameModel, titleOf, type Chat, type ChatInfo } from "./chat.js";
+import { ChatsPanel } from "./chats-panel.js";
 import { byId, element } from "./dom.js";
 import { LoadingView } from "./loading-view.js";
-import { BUILT_IN, type ModelChoice } from "./model-choice.js";
+import { BUILT_IN, chatModel, fromChatModel, type ModelChoice } from "./model-choice.js";
+import { ModelHint } from "./model-hint.js";
 import { ModelPicker } from "./model-picker.js";
 import { parseBackend, SettingsPanel } from "./settings.js";
-import { StatusView } from "./status-view.js";
+import { lastShown, rememberShown } from "./shown-chat.js";
+import { StatusView, type FailureAction } from "./status-view.js";
 import { StorageNoticeView } from "./storage-notice.js";
 
 const EXAMPLES = [
@@ -23,6 +31,8 @@ const BUDGET = memoryBudget((navigator as { readonly deviceMemory?: number }).de
 const MEMORY = BUDGET === undefined ? {} : { memoryBudgetBytes: BUDGET };
 /** For models that recommend none. */
 const USUAL_TEMPERATURE = 0.7;
+/** An answer is kept this often while it grows. */
+const KEEP_INTERVAL_MS = 1000;
 
 const prompt = byId("prompt", HTMLTextAreaElement);
 const send = byId("send", HTMLButtonElement);
@@ -32,7 +42,7 @@ const thinking = byId("thinking", HTMLInputElement);
 const examples = byId("examples", HTMLElement);
 const examplesBlock = byId("examples-block", HTMLElement);
 
-const chat = new ChatView();
+const view = new ChatView();
 const status = new StatusView();
 const loadingView = new LoadingView(() => loading?.abort());
 const picker = new ModelPicker(
@@ -41,19 +51,35 @@ const picker = new ModelPicker(
 );
 const storageNotice = new StorageNoticeView(() => picker.open());
 const settings = new SettingsPanel(() => void restart());
+const hint = new ModelHint();
+const store = new ChatStore((id) => void followOtherTab(id));
+const sessions = new ChatSessions(() => engine);
+const panel = new ChatsPanel({
+  list: () => store.list(),
+  isKeeping: () => store.isKeeping,
+  onNew: newChat,
+  open: openChat,
+  delete: deleteChat,
+  export: exportChat,
+  import: importChat,
+});
 
-/** Turns so far, without the system prompt. */
-let messages: Message[] = [];
+/** The chat on show. */
+let chat = emptyChat();
+/** Chats that must not be kept again, such as by an answer that ends late. */
+const deleted = new Set<string>();
 let engine: Engine | undefined;
 let model: ModelInfo | undefined;
-/** What the conversation is held with. */
+/** What the loaded model was loaded as. */
 let choice: ModelChoice = BUILT_IN;
-/** What to load when an engine has started: the last that was asked for. */
-let wanted: ModelChoice = BUILT_IN;
+/** What to load when an engine has started: the last that was asked for, and before that what the chat was held with. */
+let wanted: ModelChoice | undefined;
 let loading: AbortController | undefined;
 let answering: AbortController | undefined;
+/** The last answer, until it has ended and its chat has what there is of it. */
+let answered = Promise.resolve();
 let restarts = 0;
-let isStarting = false;
+let isStarting = true;
 /** What has the focus, or had it when it vanished. */
 let lastFocused: Element | undefined;
 
@@ -97,8 +123,13 @@ for (const question of EXAMPLES) {
   item.append(button);
   examples.append(item);
 }
-update();
-void restart();
+void start();
+
+/** Shows the last chat, then makes the engine for it. */
+async function start(): Promise<void> {
+  show((await lastShown(store)) ?? chat);
+  await restart();
+}
 
 /** Makes the engine, for the first time or on another backend, and loads the model. */
 async function restart(): Promise<void> {
@@ -118,7 +149,8 @@ async function restart(): Promise<void> {
   status.hideFailure();
   status.showNoDevice("Starting the engine");
   status.announce("Starting the engine");
-  picker.show(undefined, undefined, wanted);
+  hint.hide();
+  picker.show(undefined, undefined, wanted ?? (chat.model === null || chat.model.isBuiltIn ? BUILT_IN : undefined));
   update();
   const backend: BackendChoice = requestedBackend ?? settings.values.backend;
   try {
@@ -157,8 +189,24 @@ async function restart(): Promise<void> {
       status.showStatus(`Reading ${progress.tokens_done} of ${progress.tokens_total} tokens`);
     }
   });
+  engine.on("session", ({ code, message }) => {
+    if (code === "not_saved") {
+      panel.showSessionNotice(message);
+    }
+  });
   showDevice();
-  await load(wanted);
+  void sessions.deleteOrphans();
+  const present = engine;
+  const held = wanted ?? (await modelOf(chat, present));
+  // Meanwhile another model may have been chosen.
+  if (engine === present && loading === undefined) {
+    await load(wanted ?? held ?? BUILT_IN, true);
+  }
+}
+
+/** How to load the model that a chat was held with; undefined where it cannot be had here. */
+async function modelOf({ model }: Chat, engine: Engine): Promise<ModelChoice | undefined> {
+  return model === null ? undefined : fromChatModel(model, engine).catch(() => undefined);
 }
 
 function showDevice(): void {
@@ -168,7 +216,8 @@ function showDevice(): void {
   }
 }
 
-async function load(next: ModelChoice): Promise<void> {
+/** Loads a model. It goes on with a chat that was held with another only if it `keepsChat`. */
+async function load(next: ModelChoice, keepsChat = false): Promise<void> {
   wanted = next;
   if (engine === undefined) {
     if (isStarting) {
@@ -185,6 +234,7 @@ async function load(next: ModelChoice): Promise<void> {
   loading = controller;
   status.hideFailure();
   storageNotice.hide();
+  hint.hide();
   loadingView.show(next.name, undefined);
   status.announce(`Loading ${next.name}`);
   picker.show(undefined, engine.device, next);
@@ -203,11 +253,10 @@ async function load(next: ModelChoice): Promise<void> {
       return;
     }
     model = loaded;
-    // On another backend the same model goes on with the same conversation.
-    if (choice !== next) {
-      startOver();
-    }
     choice = next;
+    if (!keepsChat && isOfOtherModel()) {
+      show(emptyChat());
+    }
     settings.setRecommendedTemperature(model.sampling.temperature ?? USUAL_TEMPERATURE);
     if (loading === controller) {
       status.announce(`${next.name} is ready. ${storageNotice.text}`.trim());
@@ -222,7 +271,7 @@ async function load(next: ModelChoice): Promise<void> {
       status.announce(`Loading ${next.name} was cancelled.`);
     } else {
       status.showFailure(error, [
-        { label: "Try again", run: () => void load(next) },
+        { label: "Try again", run: () => void load(next, keepsChat) },
         { label: "Choose another model", run: () => picker.open() },
       ]);
     }
@@ -234,6 +283,7 @@ async function load(next: ModelChoice): Promise<void> {
       showModel();
       update();
       prompt.focus({ preventScroll: true });
+      prepareChat();
     }
   }
 }
@@ -257,74 +307,115 @@ async function ask(text: string): Promise<void> {
   if (question === "" || model === undefined || answering !== undefined || loading !== undefined) {
     return;
   }
-  status.hideFailure();
   prompt.value = "";
-  messages.push({ role: "user", content: question });
-  chat.addUser(question);
-  await answer();
+  await put(question);
+}
+
+/** Adds a question to the chat and answers it. */
+async function put(question: string): Promise<void> {
+  status.hideFailure();
+  if (chat.messages.length === 0) {
+    chat.title = titleOf(question);
+  }
+  chat.messages.push({ role: "user", content: question });
+  showQuestion(question, chat.messages.length - 1);
+  answered = answer();
+  await answered;
+}
+
+function showQuestion(question: string, index: number): void {
+  view.addUser(question, (changed) => {
+    chat.messages.length = index;
+    void put(changed);
+  });
 }
 
 /** Answers the last question. */
 async function answer(): Promise<void> {
-  if (engine === undefined) {
+  if (engine === undefined || model === undefined) {
     return;
   }
   const controller = new AbortController();
   answering = controller;
+  hint.hide();
   update();
   status.announce("Answering");
   status.showStatus("");
-  const history = messages;
-  const view = chat.addAnswer(() => void regenerate(view.element));
+  const held = chat;
+  held.model = chatModel(choice, model);
+  void keep(held);
+  const { maxTokens, contextEnd } = settings.values;
+  const turn = showAnswer();
+  const index = held.messages.length;
   let content = "";
   let reasoning = "";
   let figures = "";
+  let reading = "";
+  let isFull = false;
+  let keptAt = performance.now();
+  const record = (): void => {
+    held.messages[index] = { role: "assistant", content, ...(reasoning === "" ? {} : { reasoning_content: reasoning }) };
+  };
   const clock = new SpeedClock();
   try {
     const stream = await engine.chat.completions.create({
-      messages: withSystemPrompt(history),
+      messages: withSystemPrompt(held.messages),
+      session: held.id,
       stream: true,
       signal: controller.signal,
       temperature: settings.temperature,
-      max_tokens: settings.values.maxTokens,
-      ...(model?.has_thinking === true ? { enable_thinking: thinking.checked } : {}),
+      max_tokens: maxTokens,
+      ...(contextEnd === "roll" ? { context_end: "roll", pin_tokens: "system" } : {}),
+      ...(model.has_thinking ? { enable_thinking: thinking.checked } : {}),
     });
-    for await (const { choices, usage } of stream) {
+    for await (const { choices, usage, reuse } of stream) {
       const [{ delta, finish_reason }] = choices;
       if (loading === undefined) {
         loadingView.hide();
       }
       if (delta.reasoning_content !== undefined) {
         reasoning += delta.reasoning_content;
-        view.appendReasoning(delta.reasoning_content);
+        turn.appendReasoning(delta.reasoning_content);
       }
       if (delta.content !== undefined) {
         content += delta.content;
-        view.appendContent(delta.content);
+        turn.appendContent(delta.content);
       }
       figures = clock.figures(usage.completion_tokens);
+      reading = `, ${describeReading(reuse)}`;
       if (answering === controller) {
         status.showStatus(figures);
       }
       if (finish_reason === "length") {
-        figures = `${figures}, ended at the longest allowed length`;
+        isFull = usage.completion_tokens < maxTokens;
+        figures = `${figures}, ended at the ${isFull ? "end of the context" : "longest allowed length"}`;
+      }
+      if (content !== "" && performance.now() - keptAt > KEEP_INTERVAL_MS) {
+        keptAt = performance.now();
+        record();
+        void write(held, false);
       }
     }
-    view.finish(figures);
+    turn.finish(`${figures}${reading}`);
+    if (isFull) {
+      turn.offer("The model's context is full: it can see no more text at once.", fullActions(turn));
+    }
     status.announce(content === "" ? "The answer is empty." : content);
   } catch (error) {
     if (wasAborted(controller, error)) {
-      view.finish(figures === "" ? "Stopped" : `${figures}, stopped`);
+      turn.finish(figures === "" ? "Stopped" : `${figures}, stopped${reading}`);
       if (answering === controller && loading === undefined) {
         status.announce("Stopped");
       }
     } else {
-      view.fail(error, [{ label: "Try again", run: () => void regenerate(view.element) }]);
+      const isTooLong = error instanceof EngineError && error.code === "context_full";
+      turn.fail(error, isTooLong ? fullActions(turn) : [{ label: "Try again", run: () => void regenerate(turn.element) }]);
     }
   } finally {
     if (content !== "") {
-      history.push({ role: "assistant", content, ...(reasoning === "" ? {} : { reasoning_content: reasoning }) });
+      record();
     }
+    void keep(held);
     if (answering === controller) {
       answering = undefined;
       status.showStatus("");
@@ -339,28 +430,160 @@ async function answer(): Promise<void> {
   }
 }
 
+function showAnswer(): AnswerView {
+  const turn: AnswerView = view.addAnswer(() => void regenerate(turn.element));
+  return turn;
+}
+
+/** What can be done when nothing more fits into the context. */
+function fullActions({ element }: AnswerView): readonly FailureAction[] {
+  const startAnew = { label: "New chat", run: newChat };
+  if (settings.values.contextEnd === "roll") {
+    return [startAnew];
+  }
+  const forget = (): void => {
+    settings.setContextEnd("roll");
+    void regenerate(element);
+  };
+  return [startAnew, { label: "Forget the oldest part and answer again", run: forget }];
+}
+
 /** Answers the last question once more. */
 async function regenerate(turn: HTMLElement): Promise<void> {
   if (engine === undefined || model === undefined || answering !== undefined || loading !== undefined) {
     return;
   }
   turn.remove();
-  if (messages.at(-1)?.role === "assistant") {
-    messages.pop();
+  if (chat.messages.at(-1)?.role === "assistant") {
+    chat.messages.pop();
   }
-  await answer();
+  answered = answer();
+  await answered;
+}
+
+/** Keeps a chat that has changed. */
+async function keep(changed: Chat): Promise<void> {
+  changed.changedAt = Date.now();
+  await write(changed, true);
+  panel.refresh();
+}
+
+async function write(changed: Chat, tells: boolean): Promise<void> {
+  if (!deleted.has(changed.id)) {
+    await store.write(changed, tells);
+  }
 }
 
 function newChat(): void {
-  startOver();
+  show(emptyChat());
   prompt.focus();
 }
 
-function startOver(): void {
+async function openChat({ id, title }: ChatInfo): Promise<string> {
+  if (id !== chat.id) {
+    // What there is of an answer that is stopped for this may belong to the chat that is opened.
+    answering?.abort();
+    await answered;
+    const opened = await store.read(id);
+    if (opened === undefined) {
+      return `“${title}” is gone.`;
+    }
+    show(opened);
+    prepareChat();
+    status.announce(title);
+  }
+  panel.close();
+  prompt.focus({ preventScroll: true });
+  return "";
+}
+
+/** Shows a chat in place of the present one. */
+function show(next: Chat): void {
   answering?.abort();
-  messages = [];
-  chat.clear();
+  chat = next;
+  rememberShown(chat.id);
+  view.clear();
   status.hideFailure();
+  chat.messages.forEach((message, index) => {
+    if (message.role === "user") {
+      showQuestion(message.content, index);
+    } else if (message.role === "assistant") {
+      showAnswer().restore(message.content ?? "", message.reasoning_content ?? "");
+    }
+  });
+  if (chat.messages.at(-1)?.role === "user") {
+    showAnswer().finish("Not answered");
+  }
+  hint.hide();
+  panel.setCurrent(chat.id);
+  update();
+}
+
+/** Readies the engine for the chat on show, or says that it was held with another model. */
+function prepareChat(): void {
+  hint.hide();
+  if (model === undefined || loading !== undefined || chat.messages.length === 0) {
+    return;
+  }
+  if (isOfOtherModel()) {
+    void showHint(chat);
+  } else {
+    void sessions.open(chat.id);
+  }
+}
+
+async function showHint(shown: Chat): Promise<void> {
+  const present = engine;
+  const held = present === undefined ? undefined : await modelOf(shown, present);
+  if (chat === shown && engine === present && loading === undefined && answering === undefined && isOfOtherModel()) {
+    hint.show(shown.model?.name ?? "", held === undefined ? undefined : () => void load(held));
+    status.announce(hint.text);
+  }
+}
+
+/** Whether the chat on show was held with another model than the loaded one. */
+function isOfOtherModel(): boolean {
+  return chat.model !== null && model !== undefined && !isSameModel(chat.model, chatModel(choice, model));
+}
+
+/** Another tab has changed a chat: what is on show here is not to be older. */
+async function followOtherTab(id: string): Promise<void> {
+  panel.refresh();
+  const shown = chat;
+  const changed = id === shown.id ? await store.read(id) : undefined;
+  if (changed !== undefined && chat === shown && answering === undefined && !view.isEditing) {
+    show(changed);
+  }
+}
+
+async function deleteChat({ id, title }: ChatInfo): Promise<string> {
+  deleted.add(id);
+  if (id === chat.id) {
+    show(emptyChat());
+  }
+  await store.delete(id);
+  void sessions.delete(id);
+  return `“${title}” was deleted.`;
+}
+
+async function exportChat({ id, title }: ChatInfo): Promise<string> {
+  const exported = id === chat.id ? chat : await store.read(id);
+  return exported === undefined ? `“${title}” is gone.` : sessions.export(exported);
+}
+
+async function importChat(file: File): Promise<string> {
+  const imported = await readChatFile(file).catch(() => undefined);
+  if (imported === undefined) {
+    return `${file.name} holds no chat that was exported here.`;
+  }
+  const { chat: added, hasSession } = imported;
+  await store.write(added, true);
+  show(added);
+  const message = hasSession ? await sessions.import(file, added) : `“${added.title}” was imported with its messages.`;
+  if (chat === added) {
+    prepareChat();
+  }
+  return message;
 }
 
 function withSystemPrompt(history: readonly Message[]): Message[] {
@@ -371,6 +594,7 @@ function withSystemPrompt(history: readonly Message[]): Message[] {
 /** Brings buttons in line with what can be done now. */
 function update(): void {
   const isReady = model !== undefined && loading === undefined && answering === undefined;
+  view.setCanSend(isReady);
   send.hidden = answering !== undefined;
   stop.hidden = answering === undefined;
   send.disabled = !isReady || prompt.value.trim() === "";
@@ -384,26 +608,5 @@ function update(): void {
 function keepFocus(): void {
   if (lastFocused !== undefined && !(lastFocused.isConnected && lastFocused.checkVisibility())) {
     (stop.hidden ? prompt : stop).focus({ preventScroll: true });
-  }
-}
-
-/** In less time the arrival of messages decides what a rate comes to. */
-const LEAST_S = 0.05;
-
-/** Tokens per second from the first token on; before it lies the reading of the prompt. */
-class SpeedClock {
-  #firstAt: number | undefined;
-  #firstCount = 0;
-
-  figures(tokens: number): string {
-    const now = performance.now();
-    if (this.#firstAt === undefined) {
-      this.#firstAt = now;
-      this.#firstCount = tokens;
-    }
-    const elapsed_s = (now - this.#firstAt) / 1000;
-    const rate = (tokens - this.#firstCount) / elapsed_s;
-    const count = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
-    return elapsed_s >= LEAST_S && rate > 0 ? `${count}, ${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s` : count;
   }
 }

@@ -1,8 +1,9 @@
 /** What can be loaded, and under which names. */
 
-import type { CatalogueEntry, LoadOptions, ModelSource, StoredModel } from "signbit";
+import type { CatalogueEntry, Engine, LoadOptions, ModelInfo, ModelSource, StoredModel } from "signbit";
 import catalogue from "signbit/catalogue.json";
 import builtInUrl from "../../models/signbit-mini.gguf?url";
+import type { ChatModel } from "./chat.js";
 
 /** A model that can be loaded, with the name to show meanwhile. */
 export interface ModelChoice {
@@ -43,6 +44,21 @@ export function fromKept(model: StoredModel): ModelChoice {
   const sha256 = officialAt(id)?.sha256;
   const options = sha256 === undefined ? {} : { sha256 };
   return { source: { stored: id }, name: keptName(model), isBuiltIn: false, options };
+}
+
+/** What a chat remembers of a loaded model. */
+export function chatModel({ name, isBuiltIn }: ModelChoice, { files }: ModelInfo): ChatModel {
+  return { name, isBuiltIn, sha256: files.map(({ sha256 }) => sha256) };
+}
+
+/** How to load a chat's model again; undefined where this computer does not have it. */
+export async function fromChatModel({ isBuiltIn, sha256 }: ChatModel, engine: Engine): Promise<ModelChoice | undefined> {
+  if (isBuiltIn) {
+    return BUILT_IN;
+  }
+  const models = await engine.models.list();
+  const model = models.find((model) => model.is_complete && model.sha256.join() === sha256.join());
+  return model === undefined ? undefined : fromKept(model);
 }
 
 /** A kept model's name for people. */

@@ -3,6 +3,8 @@
 import type { BackendChoice } from "signbit";
 import { byId } from "./dom.js";
 
+/** What happens to an answer when the model's context is full. */
+export type ContextEnd = "stop" | "roll";
 export type Theme = "system" | "light" | "dark";
 
 export interface Settings {
@@ -10,6 +12,7 @@ export interface Settings {
   /** Null takes what the model recommends. */
   readonly temperature: number | null;
   readonly maxTokens: number;
+  readonly contextEnd: ContextEnd;
   readonly backend: BackendChoice;
   readonly theme: Theme;
   /** Null thinks where the model is made for it. */
@@ -21,6 +24,7 @@ const DEFAULTS: Settings = {
   systemPrompt: "",
   temperature: null,
   maxTokens: 1024,
+  contextEnd: "stop",
   backend: "auto",
   theme: "system",
   thinking: null,
@@ -33,6 +37,7 @@ export class SettingsPanel {
   readonly #temperature = byId("temperature", HTMLInputElement);
   readonly #temperatureValue = byId("temperature-value", HTMLOutputElement);
   readonly #maxTokens = byId("max-tokens", HTMLInputElement);
+  readonly #contextEnd = byId("context-end", HTMLSelectElement);
   readonly #backend = byId("backend", HTMLSelectElement);
   readonly #theme = byId("theme", HTMLSelectElement);
   #settings = read();
@@ -58,6 +63,9 @@ export class SettingsPanel {
         this.#change({ maxTokens: this.#maxTokens.valueAsNumber });
       }
       this.#maxTokens.value = String(this.#settings.maxTokens);
+    });
+    this.#contextEnd.addEventListener("change", () => {
+      this.#change({ contextEnd: parseContextEnd(this.#contextEnd.value) ?? DEFAULTS.contextEnd });
     });
     this.#backend.addEventListener("change", () => {
       const backend = parseBackend(this.#backend.value) ?? DEFAULTS.backend;
@@ -89,6 +97,11 @@ export class SettingsPanel {
     this.#change({ thinking });
   }
 
+  setContextEnd(contextEnd: ContextEnd): void {
+    this.#change({ contextEnd });
+    this.#contextEnd.value = contextEnd;
+  }
+
   #change(change: Partial<Settings>): void {
     this.#settings = { ...this.#settings, ...change };
     try {
@@ -101,6 +114,7 @@ export class SettingsPanel {
   #show(): void {
     this.#systemPrompt.value = this.#settings.systemPrompt;
     this.#maxTokens.value = String(this.#settings.maxTokens);
+    this.#contextEnd.value = this.#settings.contextEnd;
     this.#backend.value = this.#settings.backend;
     this.#theme.value = this.#settings.theme;
     this.#showTemperature();
@@ -133,11 +147,12 @@ function read(): Settings {
 
 /** Stored settings may come from another version, or from someone's own hand. */
 function checked(stored: Partial<Record<keyof Settings, unknown>>): Settings {
-  const { systemPrompt, temperature, maxTokens, backend, theme, thinking } = stored;
+  const { systemPrompt, temperature, maxTokens, contextEnd, backend, theme, thinking } = stored;
   return {
     systemPrompt: typeof systemPrompt === "string" ? systemPrompt : DEFAULTS.systemPrompt,
     temperature: isWithin(temperature, 0, 2) ? temperature : DEFAULTS.temperature,
     maxTokens: isWithin(maxTokens, 1, 32_768) ? Math.floor(maxTokens) : DEFAULTS.maxTokens,
+    contextEnd: parseContextEnd(contextEnd) ?? DEFAULTS.contextEnd,
     backend: parseBackend(backend) ?? DEFAULTS.backend,
     theme: parseTheme(theme) ?? DEFAULTS.theme,
     thinking: typeof thinking === "boolean" ? thinking : DEFAULTS.thinking,
@@ -151,6 +166,10 @@ function isWithin(value: unknown, low: number, high: number): value is number {
 /** A backend's name, from wherever it comes. */
 export function parseBackend(value: unknown): BackendChoice | undefined {
   return value === "auto" || value === "webgpu" || value === "cpu" ? value : undefined;
+}
+
+function parseContextEnd(value: unknown): ContextEnd | undefined {
+  return value === "stop" || value === "roll" ? value : undefined;
 }
 
 function parseTheme(value: unknown): Theme | undefined {

@@ -497,7 +497,7 @@ impl Engine {
         generation.n_generated += ids.len() as u32;
         if ids.last().is_some_and(|id| generation.request.stop_ids.contains(id)) {
             generation.end(FinishReason::Stop);
-        } else if generation.n_generated >= generation.max_tokens {
+        } else if generation.has_read_prompt() && generation.n_generated >= generation.max_tokens {
             generation.end(FinishReason::Length);
         }
         Ok(ids)

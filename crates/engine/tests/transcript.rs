@@ -343,10 +343,13 @@ fn an_abandoned_reply_is_known_as_far_as_it_was_given_out() {
         bias.insert(written.to_string(), json!(100));
         let request = talk.request(Some(true), &json!({ "logit_bias": bias, "max_tokens": 200 }));
         let mut chat = talk.engine.start_chat(request).unwrap();
-        let mut reasoning = String::new();
-        while !talk.ids().ends_with(&[written]) {
-            reasoning.push_str(&block_on(talk.engine.step_chat(&mut chat)).unwrap().reasoning);
+        // The step that reads the last of the prompt gives one token.
+        let mut step = ChatDelta::default();
+        while step.ids.is_empty() {
+            step = block_on(talk.engine.step_chat(&mut chat)).unwrap();
         }
+        assert_eq!(step.ids, [written]);
+        let reasoning = step.reasoning;
         let n_known = turns(&mut talk).turns().len();
         talk.engine.end_chat(chat);
         assert_eq!(turns(&mut talk).turns().len(), n_known + usize::from(is_known), "{text:?}");

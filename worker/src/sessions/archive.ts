@@ -9,7 +9,6 @@ import {
   chunkSizes,
   isDigest,
   isSnapshotManifest,
-  MAX_CHUNK_BYTES,
   readBytes,
   type SnapshotManifest,
 } from "./snapshot.js";
@@ -20,8 +19,12 @@ const CHUNKS = "chunks/";
 
 /** An archive consists of blocks of so many bytes. */
 const BLOCK = 512;
-const MAX_JSON_BYTES = 64 * 1024 * 1024;
+/** Of the largest file, which is a manifest or data; chunks are smaller. */
+const MAX_FILE_BYTES = 64 * 1024 * 1024;
 const MAX_ENTRIES = 65_536;
+
+/** Bytes that are read at once for headers: small files lie close together, and a read takes a millisecond. */
+const WINDOW = 128 * BLOCK;
 
 /** A field of a header: where it lies in the block, and how long it is. */
 type Field = readonly [offset: number, length: number];
@@ -55,9 +58,9 @@ export interface UnpackedArchive {
 }
 
 /**
- * Packs a session. Chunks are asked for one at a time, and are then the browser's to keep, who may put them on the disk.
- * Rejects with `invalid_request` where `data` is not JSON or has more than 64 MiB of it, with `snapshot_corrupt` where a chunk has
- * another length than the manifest says, and as `source` does.
+ * Packs a session. Chunks are asked for one at a time, and are then kept by the browser, on the disk if it likes.
+ * Rejects with `invalid_request` where `data` is not JSON or has more than 64 MiB of it, with `snapshot_corrupt` where a
+ * chunk has another length than the manifest says, and as `source` does.
  */
 export async function packArchive(manifest: SnapshotManifest, data: unknown, source: ChunkSource): Promise<Blob> {
   const parts: Blob[] = [entry(MANIFEST, toJson(manifest, "manifest"))];
@@ -139,8 +142,12 @@ function checksum(block: Uint8Array): number {
 /** The files of an archive up to its end mark, each with its plain name. */
 async function* entriesOf(file: Blob): AsyncGenerator<readonly [name: string, content: Blob]> {
   let offset = 0;
+  let window: { readonly from: number; readonly bytes: Uint8Array } = { from: 0, bytes: new Uint8Array() };
   for (let count = 0; count <= MAX_ENTRIES; count += 1) {
-    const block = await readBytes(file.slice(offset, offset + BLOCK));
+    if (offset + BLOCK > window.from + window.bytes.length) {
+      window = { from: offset, bytes: await readBytes(file.slice(offset, offset + WINDOW)) };
+    }
+    const block = window.bytes.subarray(offset - window.from, offset - window.from + BLOCK);
     if (block.length < BLOCK) {
       throw corrupt(offset === 0 ? "the file is not a tar archive" : "the file ends early");
     }
@@ -154,7 +161,7 @@ async function* entriesOf(file: Blob): AsyncGenerator<readonly [name: string, co
     const name = readName(block);
     const type = readText(block, HEADER.type) || "\0";
     const from = offset + BLOCK;
-    if (size === undefined || size > Math.max(MAX_JSON_BYTES, MAX_CHUNK_BYTES)) {
+    if (size === undefined || size > MAX_FILE_BYTES) {
       throw corrupt(`${JSON.stringify(name)} is larger than a file of a session can be`);
     }
     if (from + size > file.size) {
@@ -200,8 +207,8 @@ function toJson(value: unknown, what: string): Blob {
     throw new EngineError("invalid_request", { detail: `the ${what} of the session cannot be written as JSON`, cause });
   }
   const content = new Blob([json]);
-  if (content.size > MAX_JSON_BYTES) {
-    throw new EngineError("invalid_request", { detail: `the ${what} of the session takes more than ${MAX_JSON_BYTES} bytes` });
+  if (content.size > MAX_FILE_BYTES) {
+    throw new EngineError("invalid_request", { detail: `the ${what} of the session takes more than ${MAX_FILE_BYTES} bytes` });
   }
   return content;
 }
@@ -211,9 +218,6 @@ async function readJson(files: ReadonlyMap<string, Blob>, name: string): Promise
   const content = files.get(name);
   if (content === undefined) {
     return undefined;
-  }
-  if (content.size > MAX_JSON_BYTES) {
-    throw corrupt(`${name} is larger than ${MAX_JSON_BYTES} bytes`);
   }
   const bytes = await readBytes(content);
   try {

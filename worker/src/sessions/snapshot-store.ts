@@ -7,7 +7,7 @@
 
 import { EngineError, isAbortError, throwIfAborted } from "../errors.js";
 import { isCount, isRecord, isText } from "../shapes.js";
-import { settled, type Tables, transact } from "../storage/database.js";
+import { intact, settled, type Tables, transact } from "../storage/database.js";
 import type { Checksum } from "../storage/hashes.js";
 import { locked } from "../storage/locks.js";
 import { answered } from "../storage/segment-store.js";
@@ -55,7 +55,7 @@ export interface SnapshotToSave extends Pick<SnapshotRecord, "id" | "manifest" |
 export interface SaveOptions {
   /** Bytes that the chunks of all saved sessions may take. Without it the browser's quota is the only limit. */
   readonly budgetBytes?: number;
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** What a save has done. */
@@ -106,14 +106,15 @@ export class SnapshotStore {
           hint: "Allow saved sessions to take more, or go on with a new session.",
         });
       }
-      return locked(LOCK, "exclusive", () => this.#save(snapshot, source, budgetBytes, signal), signal);
+      const save = () => tidied(() => this.#save(snapshot, source, budgetBytes, signal));
+      return locked(LOCK, "exclusive", save, signal);
     });
   }
 
   /** The session that was saved under this id, if there is one. */
   read(id: string): Promise<SnapshotRecord | undefined> {
     return answered(async () =>
-      known(await transact(["snapshots"], "readonly", ({ snapshots }) => settled(snapshots.get(id))), id),
+      known(await transact(["snapshots"], "readonly", ({ snapshots }) => intact(snapshots, id)), id),
     );
   }
 
@@ -123,14 +124,16 @@ export class SnapshotStore {
    */
   chunk(digest: string): Promise<Uint8Array<ArrayBuffer>> {
     return answered(async () => {
-      const found: unknown = await transact(["chunks"], "readonly", ({ chunks }) => settled(chunks.get(digest)));
-      if (found instanceof ArrayBuffer) {
-        const bytes = new Uint8Array(found);
-        if (this.#checksum(bytes) === digest) {
-          return bytes;
-        }
+      const found = await transact(["chunks"], "readonly", ({ chunks }) => intact(chunks, digest));
+      if (this.#isSound(found, digest)) {
+        return new Uint8Array(found);
       }
-      await transact(["chunks"], "readwrite", ({ chunks }) => settled(chunks.delete(digest)));
+      await transact(["chunks"], "readwrite", async ({ chunks }) => {
+        // Another tab may have written it again meanwhile.
+        if (!this.#isSound(await intact(chunks, digest), digest)) {
+          await settled(chunks.delete(digest));
+        }
+      });
       throw new EngineError("snapshot_corrupt", {
         detail: `the chunk ${digest} is ${found === undefined ? "missing" : "not as it was written"}`,
       });
@@ -149,7 +152,7 @@ export class SnapshotStore {
   async touch(id: string): Promise<void> {
     await answered(() =>
       transact(["snapshots"], "readwrite", async ({ snapshots }) => {
-        const record = known(await settled(snapshots.get(id)), id);
+        const record = known(await intact(snapshots, id), id);
         if (record !== undefined) {
           await settled(snapshots.put({ ...record, used_at: Date.now() } satisfies SnapshotRecord, id));
         }
@@ -198,23 +201,20 @@ export class SnapshotStore {
     budgetBytes: number,
     signal: AbortSignal | undefined,
   ): Promise<Saved> {
-    try {
-      for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
-        await this.#writeChunks(snapshot.manifest, source, signal);
-        throwIfAborted(signal);
-        const saved = await transact(["snapshots", "chunks"], "readwrite", (tables) => commit(tables, snapshot, budgetBytes));
-        if (saved !== undefined) {
-          return saved;
-        }
+    for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
+      await this.#writeChunks(snapshot.manifest, source, signal);
+      throwIfAborted(signal);
+      const saved = await transact(["snapshots", "chunks"], "readwrite", (tables) => commit(tables, snapshot, budgetBytes));
+      if (saved !== undefined) {
+        return saved;
       }
-    } catch (error) {
-      // After an abort the next save goes on with the chunks that are here. After a refusal there may be none.
-      if (!isAbortError(error)) {
-        await transact(["snapshots", "chunks"], "readwrite", collect).catch(() => 0);
-      }
-      throw error;
     }
     throw new EngineError("storage_unavailable", { detail: "other tabs remove the session's chunks while it is saved" });
+  }
+
+  /** Whether what is kept under a digest is what it says. */
+  #isSound(found: unknown, digest: string): found is ArrayBuffer {
+    return found instanceof ArrayBuffer && this.#checksum(new Uint8Array(found)) === digest;
   }
 
   /** Writes the chunks that are not here. */
@@ -235,7 +235,25 @@ export class SnapshotStore {
   }
 }
 
-/** Records a session whose chunks are written, and removes what has to go. Undefined, and nothing is changed, where one is missing. */
+/**
+ * Runs a save, and removes the chunks of one that fails. After an abort they stay: the next save goes on with them.
+ * Errors of the storage are told with the room that there was before.
+ */
+async function tidied<T>(save: () => Promise<T>): Promise<T> {
+  try {
+    return await answered(save);
+  } catch (error) {
+    if (!isAbortError(error)) {
+      await transact(["snapshots", "chunks"], "readwrite", collect).catch(() => 0);
+    }
+    throw error;
+  }
+}
+
+/**
+ * Records a session whose chunks are written, and removes what has to go. Where a chunk is missing, it changes nothing
+ * and gives undefined.
+ */
 async function commit(
   tables: Tables<"snapshots" | "chunks">,
   snapshot: SnapshotToSave,
@@ -262,7 +280,11 @@ async function commit(
 }
 
 /** Who of `saved` and `others` stays within the budget, and who of `others` has to go for it. */
-function divide(saved: Entry, others: readonly Entry[], budgetBytes: number): { readonly kept: Entry[]; readonly evicted: Entry[] } {
+function divide(
+  saved: Entry,
+  others: readonly Entry[],
+  budgetBytes: number,
+): { readonly kept: readonly Entry[]; readonly evicted: readonly Entry[] } {
   const rest = [...others].sort(
     (one, other) => Number(one.info.is_named) - Number(other.info.is_named) || one.info.used_at - other.info.used_at,
   );
@@ -300,7 +322,7 @@ async function keys({ chunks }: Tables<"chunks">): Promise<Set<string>> {
 async function entries({ snapshots }: Tables<"snapshots">): Promise<Entry[]> {
   const all: Entry[] = [];
   for (const key of await settled(snapshots.getAllKeys())) {
-    const record = known(await settled(snapshots.get(key)), key);
+    const record = known(await intact(snapshots, key), key);
     if (record !== undefined) {
       all.push({ info: describe(record), sizes: chunkSizes(record.manifest) });
     }

@@ -40,7 +40,7 @@ export interface SnapshotManifest {
 }
 
 /** The most bytes of a chunk. */
-export const MAX_CHUNK_BYTES = 16_000_000;
+const MAX_CHUNK_BYTES = 16_000_000;
 
 /** Gives the bytes of the chunk with a digest. */
 export type ChunkSource = (digest: string) => Promise<Blob | ArrayBuffer | Uint8Array>;

@@ -3,7 +3,7 @@
  * time. A connection lives for one transaction, so that no tab keeps another from a newer version for long.
  */
 
-import { StoreError, toStoreError } from "./segment-store.js";
+import { isNamed, StoreError, toStoreError } from "./segment-store.js";
 
 const NAME = "signbit";
 
@@ -25,11 +25,69 @@ const PATIENCE_MS = 3000;
 export type Tables<T extends Table> = Readonly<Record<T, IDBObjectStore>>;
 
 /**
- * Runs `act` as one transaction over `tables`, and resolves when it is kept. `act` may wait for `settled`
- * requests of these tables and for nothing else. What it throws undoes the transaction. Rejects with a
- * `StoreError` where the database refuses.
+ * Runs `act` as one transaction over `tables`, and resolves when it is kept. `act` may wait for `settled` and `intact`
+ * requests of these tables and for nothing else. What it throws undoes the transaction. Where the browser has lost
+ * a value that `act` reads, the key is deleted and `act` runs again. Rejects with a `StoreError` where the database refuses.
  */
 export async function transact<T extends Table, R>(
+  tables: readonly T[],
+  mode: "readonly" | "readwrite",
+  act: (tables: Tables<T>) => Promise<R>,
+): Promise<R> {
+  let before: LostValue | undefined;
+  for (;;) {
+    try {
+      return await attempt(tables, mode, act);
+    } catch (error) {
+      if (!(error instanceof LostValue)) {
+        throw error;
+      }
+      const { table, key } = error;
+      // The first time it may have been the disk.
+      if (before?.table === table && before.key === key) {
+        await attempt([table], "readwrite", (tables) => settled(tables[table].delete(key)));
+      }
+      before = error;
+    }
+  }
+}
+
+/** What a request gives. */
+export function settled<T>(request: IDBRequest<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error ?? refusal());
+  });
+}
+
+/** What a table has under a key, for tables with large values: see `LostValue`. */
+export function intact(table: IDBObjectStore, key: IDBValidKey): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const request = table.get(key);
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => {
+      const isLost = isNamed(request.error, "NotReadableError") || isNamed(request.error, "UnknownError");
+      reject(isLost ? new LostValue(table.name as Table, key) : (request.error ?? refusal()));
+    };
+  });
+}
+
+/**
+ * A value that the browser no longer has. Chromium keeps large ones in files of their own, which can get lost or be cut
+ * short; whatever reads such a value fails, with all else in its transaction.
+ */
+class LostValue extends Error {
+  readonly table: Table;
+  readonly key: IDBValidKey;
+
+  constructor(table: Table, key: IDBValidKey) {
+    super(`the browser has lost ${String(key)}`);
+    this.table = table;
+    this.key = key;
+  }
+}
+
+async function attempt<T extends Table, R>(
   tables: readonly T[],
   mode: "readonly" | "readwrite",
   act: (tables: Tables<T>) => Promise<R>,
@@ -47,24 +105,16 @@ export async function transact<T extends Table, R>(
   }
 }
 
-/** What a request gives. */
-export function settled<T>(request: IDBRequest<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error ?? refusal());
-  });
-}
-
 async function run<R>(transaction: IDBTransaction, act: () => Promise<R>): Promise<R> {
   try {
     return await act();
   } catch (error) {
-    // Where the database itself has ended it, a request that was waiting tells of the end and not of its cause.
-    if (transaction.error !== null) {
-      throw transaction.error;
+    if (transaction.error === null) {
+      transaction.abort();
+      throw error;
     }
-    transaction.abort();
-    throw error;
+    // It has ended already, and a request that was waiting tells of the end and not of its cause.
+    throw error instanceof DOMException ? transaction.error : error;
   }
 }
 

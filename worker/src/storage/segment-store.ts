@@ -73,7 +73,8 @@ export async function answered<T>(act: () => Promise<T>): Promise<T> {
       throw new EngineError("storage_unavailable", { detail: error.message, cause: error });
     }
     const { usage, quota } = await storageEstimate();
-    const detail = `${usage ?? "an unknown number of"} bytes are used, and ${quota ?? "an unknown number"} allowed`;
+    const [counted, allowed] = [usage, quota].map((bytes) => `${bytes ?? "an unknown number of"} bytes`);
+    const detail = `it counts ${counted} of this site, and tells of a quota of ${allowed}`;
     throw new EngineError("storage_full", { detail, cause: error });
   }
 }

@@ -17,6 +17,7 @@ import { whileWriting } from "../../../../worker/dist/storage/segment-lock.js";
 import { type SegmentStore, StoreError } from "../../../../worker/dist/storage/segment-store.js";
 import { keepTuning, readTuning } from "../../../../worker/dist/tuning-store.js";
 import type { StoreKind } from "../../../../worker/dist/types.js";
+import { snapshots } from "./snapshots.js";
 
 /** A file to be kept as a load would. */
 export interface KeptFile {
@@ -52,6 +53,8 @@ interface Handle {
 }
 
 const operations = {
+  ...snapshots,
+
   /** Opens the stores and says which are there. */
   async open(preference: StorePreference): Promise<StoreKind[]> {
     stores = openStores(preference);

@@ -132,10 +132,46 @@ export async function putRecord(table: string, key: string, record: unknown): Pr
   database.close();
 }
 
-/** The database as the version before manifests made it, open, with one tuning. */
-export async function openOldDatabase(tuning: unknown): Promise<IDBDatabase> {
-  const request = indexedDB.open("signbit", 1);
-  request.onupgradeneeded = () => request.result.createObjectStore("tuning");
+/** A record of a table, past the modules. */
+export async function getRecord(table: string, key: string): Promise<unknown> {
+  const database = await settled(indexedDB.open("signbit"));
+  const record: unknown = await settled(database.transaction(table).objectStore(table).get(key));
+  database.close();
+  return record;
+}
+
+/** The keys of a table, past the modules. */
+export async function listRecords(table: string): Promise<string[]> {
+  const database = await settled(indexedDB.open("signbit"));
+  const keys = await settled(database.transaction(table).objectStore(table).getAllKeys());
+  database.close();
+  return keys.map(String);
+}
+
+/** Deletes the database, as the browser or somebody else does. */
+export async function deleteDatabase(): Promise<void> {
+  await settled(indexedDB.deleteDatabase("signbit"));
+}
+
+/** Resolves when a worker hangs (`hangAt`). To be called before. */
+export function hanging(): Promise<void> {
+  const channel = new BroadcastChannel("hanging");
+  return new Promise((resolve) => {
+    channel.onmessage = () => {
+      channel.close();
+      resolve();
+    };
+  });
+}
+
+/** The database as an older version made it, open, with one tuning. */
+export async function openOldDatabase(tuning: unknown, version: 1 | 2): Promise<IDBDatabase> {
+  const request = indexedDB.open("signbit", version);
+  request.onupgradeneeded = () => {
+    for (const table of version === 1 ? ["tuning"] : ["tuning", "files", "digests"]) {
+      request.result.createObjectStore(table);
+    }
+  };
   const database = await settled(request);
   await settled(database.transaction("tuning", "readwrite").objectStore("tuning").put(tuning, "latest"));
   return database;

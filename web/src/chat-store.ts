@@ -1,0 +1,146 @@
+/**
+ * Where chats are kept: the IndexedDB database `signbit-chats`. It may be missing, refuse or be deleted at any time:
+ * what cannot be written stays in memory, so that the page goes on with it as long as it is open. Where two tabs write
+ * the same chat, the last one wins.
+ */
+
+import { openDB, type DBSchema, type IDBPDatabase } from "idb";
+import { parseContent, parseInfo, type Chat, type ChatInfo } from "./chat.js";
+
+/** Messages lie apart, so that a list need not read them. Both tables have the chat's id as their key. */
+interface Schema extends DBSchema {
+  chats: { key: string; value: ChatInfo };
+  messages: { key: string; value: Chat["messages"] };
+}
+
+const NAME = "signbit-chats";
+const VERSION = 1;
+/** How long to wait for a browser that does not answer, or for a tab that holds another version open. */
+const PATIENCE_MS = 3000;
+
+export class ChatStore {
+  /** Chats that could not be written. */
+  readonly #unkept = new Map<string, Chat>();
+  readonly #channel = openChannel();
+  #isKeeping = true;
+
+  /** `onChange` learns which chat another tab has changed. */
+  constructor(onChange: (id: string) => void) {
+    this.#channel?.addEventListener("message", ({ data }) => {
+      if (typeof data === "string") {
+        onChange(data);
+      }
+    });
+  }
+
+  /** Whether chats outlast the page, as far as the last attempt has shown. */
+  get isKeeping(): boolean {
+    return this.#isKeeping;
+  }
+
+  /** All chats, the last one that was changed first. */
+  async list(): Promise<readonly ChatInfo[]> {
+    const records = (await this.#attempt((database) => database.getAll("chats"))) ?? [];
+    const kept = records.map(parseInfo).filter((chat) => chat !== undefined && !this.#unkept.has(chat.id));
+    return [...kept, ...this.#unkept.values()].filter((chat) => chat !== undefined).toSorted((a, b) => b.changedAt - a.changedAt);
+  }
+
+  async read(id: string): Promise<Chat | undefined> {
+    const unkept = this.#unkept.get(id);
+    if (unkept !== undefined) {
+      return unkept;
+    }
+    const record = await this.#attempt(async (database) => {
+      const transaction = database.transaction(["chats", "messages"]);
+      const chats = transaction.objectStore("chats");
+      const [info, messages] = await Promise.all([chats.get(id), transaction.objectStore("messages").get(id)]);
+      return { info, messages };
+    });
+    const info = parseInfo(record?.info);
+    const content = parseContent(record);
+    return info === undefined || content === undefined ? undefined : { ...info, messages: content.messages };
+  }
+
+  /** Keeps a chat as it is now. Tabs that have it open are told if `tells`. */
+  async write(chat: Chat, tells: boolean): Promise<void> {
+    // A copy: the chat may go on while the database opens.
+    const { messages, ...info } = structuredClone(chat);
+    const written = await this.#attempt(async (database) => {
+      const transaction = database.transaction(["chats", "messages"], "readwrite");
+      await Promise.all([
+        transaction.objectStore("chats").put(info, chat.id),
+        transaction.objectStore("messages").put(messages, chat.id),
+        transaction.done,
+      ]);
+      return true;
+    });
+    if (written === undefined) {
+      this.#unkept.set(chat.id, chat);
+    } else {
+      this.#unkept.delete(chat.id);
+    }
+    if (tells) {
+      this.#channel?.postMessage(chat.id);
+    }
+  }
+
+  async delete(id: string): Promise<void> {
+    this.#unkept.delete(id);
+    await this.#attempt(async (database) => {
+      const transaction = database.transaction(["chats", "messages"], "readwrite");
+      await Promise.all([
+        transaction.objectStore("chats").delete(id),
+        transaction.objectStore("messages").delete(id),
+        transaction.done,
+      ]);
+    });
+    this.#channel?.postMessage(id);
+  }
+
+  /** What `act` gives, or undefined where the database refuses. A connection lives no longer than that. */
+  async #attempt<T>(act: (database: IDBPDatabase<Schema>) => Promise<T>): Promise<T | undefined> {
+    try {
+      const database = await open();
+      try {
+        const value = await act(database);
+        this.#isKeeping = true;
+        return value;
+      } finally {
+        database.close();
+      }
+    } catch {
+      this.#isKeeping = false;
+      return undefined;
+    }
+  }
+}
+
+/** To the other tabs, unless the browser refuses that along with storage. */
+function openChannel(): BroadcastChannel | undefined {
+  try {
+    return new BroadcastChannel(NAME);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Waits for a connection, and closes one that comes too late. */
+async function open(): Promise<IDBPDatabase<Schema>> {
+  const opening = openDB<Schema>(NAME, VERSION, {
+    upgrade: (database) => {
+      database.createObjectStore("chats");
+      database.createObjectStore("messages");
+    },
+  });
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const timeout = new Promise<undefined>((resolve) => {
+    timer = setTimeout(() => resolve(undefined), PATIENCE_MS);
+  });
+  const database = await Promise.race([opening, timeout]);
+  clearTimeout(timer);
+  if (database === undefined) {
+    void opening.then((late) => late.close(), () => undefined);
+    throw new Error("the browser does not open the database");
+  }
+  return database;
+}
