@@ -419,8 +419,9 @@ impl Engine {
         };
         let cuts = self.cuts(prompt, n_kept)?;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
-        let head = resident.session.head();
-        let n_common = head.common(&request.prompt);
+        let (head, request_len) = (resident.session.head(), request.prompt.len() as u32);
+        let LoadedModel { tokenizer, template, .. } = &resident.loaded;
+        let last_turn = template.turn_starts(tokenizer, &request.prompt).last().copied();
         let generation = Generation {
             number: resident.generation,
             reuse: Reuse::of(head, &request.prompt, n_read as u32, reason),
@@ -438,7 +439,7 @@ impl Engine {
             finished,
             request,
         };
-        resident.session.begin(n_common);
+        resident.session.begin(last_turn.unwrap_or(request_len));
         if choice != Choice::Greedy {
             write_sampling(&mut self.device, resident, &generation)?;
         }

@@ -26,8 +26,8 @@ pub struct Head {
     pub checkpoints: Vec<u32>,
     /// Where replies ended.
     pub turns: Transcript,
-    /// Where the last request left what there was before: a prompt that leaves the session behind that takes
-    /// the place of the last turn.
+    /// Where the last turn that was not the model's began, or the reply to a prompt without such turns: a
+    /// prompt that leaves the session there takes the place of what follows.
     pub last_turn: u32,
 }
 
@@ -375,10 +375,10 @@ impl Session {
         &mut self.head.turns
     }
 
-    /// Says that another generation begins, of whose prompt the session has the first `common` tokens: the
-    /// device's own state is not that.
-    pub fn begin(&mut self, common: u32) {
-        (self.follows, self.head.last_turn) = (false, common);
+    /// Says that another generation begins, with a last turn from `last_turn` on: the device's own state is
+    /// not that.
+    pub(crate) fn begin(&mut self, last_turn: u32) {
+        (self.follows, self.head.last_turn) = (false, last_turn);
     }
 
     /// Makes the rotations those of the positions that the next rows are at.

@@ -35,7 +35,9 @@ fn one_layer() -> Vec<u8> {
         writer.set(key, value.clone());
     }
     writer.set("qwen3.block_count", 1u32);
-    for info in header.tensors.iter().filter(|info| !info.name.starts_with("blk.") || info.name.starts_with("blk.0.")) {
+    for info in
+        header.tensors.iter().filter(|info| !info.name.starts_with("blk.") || info.name.starts_with("blk.0."))
+    {
         let start = (header.data_start + info.offset) as usize;
         let data = bytes[start..start + info.n_bytes as usize].to_vec();
         writer.tensor(&info.name, &info.shape, info.ty, data);
@@ -63,7 +65,9 @@ fn rows_of(engine: &mut Engine) -> Vec<Vec<u8>> {
             let row_bytes = bytes.len() / n / 2;
             let (keys, values) = bytes.split_at(bytes.len() / 2);
             rows.extend(
-                keys.chunks(row_bytes).zip(values.chunks(row_bytes)).map(|(key, value)| [key, value].concat()),
+                keys.chunks(row_bytes)
+                    .zip(values.chunks(row_bytes))
+                    .map(|(key, value)| [key, value].concat()),
             );
         }
     }
@@ -154,7 +158,9 @@ fn the_quantised_cache_rolls_by_windows() {
 /// has all, so attention over both differs by the dropped rows alone.
 #[test]
 fn a_rolled_session_goes_on_like_any_other() {
-    for (name, kind) in ["qwen3-q1_0", "qwen35-q1_0"].into_iter().flat_map(|name| KINDS.map(|kind| (name, kind))) {
+    for (name, kind) in
+        ["qwen3-q1_0", "qwen35-q1_0"].into_iter().flat_map(|name| KINDS.map(|kind| (name, kind)))
+    {
         let bytes = model_bytes(name);
         let mut engine = load_kind(cpu(), &bytes, kind, 400);
         let ids = random_ids(&engine, 84, 900);
@@ -172,8 +178,7 @@ fn a_rolled_session_goes_on_like_any_other() {
         // Snapshots have what is left, and what is dropped is told.
         let mut manifest = engine.snapshot(CHUNK_BYTES).unwrap();
         let n = manifest.chunks.len();
-        let chunks: Vec<_> =
-            (0..n).map(|i| block_on(engine.read_chunk(&mut manifest, i)).unwrap()).collect();
+        let chunks: Vec<_> = (0..n).map(|i| block_on(engine.read_chunk(&mut manifest, i)).unwrap()).collect();
         let manifest = engine.complete_snapshot(manifest).unwrap();
         assert!(manifest.dropped.is_some());
         let longer = [&second[..], &warm[..], &ids[710..720]].concat();
