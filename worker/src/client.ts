@@ -116,6 +116,11 @@ export interface SessionsOptions {
   readonly savedBytes?: number;
   /** The most bytes of a chunk of a snapshot, 8 MiB by default and at most 16,000,000. */
   readonly chunkBytes?: number;
+  /**
+   * The most bytes of the resident session's checkpoints in the worker's memory, 512 MiB by default. With fewer, more is
+   * read again after an edit; 0 keeps none.
+   */
+  readonly checkpointBytes?: number;
 }
 
 /** An address, a local file, all parts of a split model in either form, or the id of a model that is kept. */
@@ -520,6 +525,7 @@ export class Engine {
           memory_budget_bytes: memoryBudgetBytes,
           drop_kernel: dropKernel,
           timestamps,
+          checkpoint_bytes: sessions.checkpointBytes,
           wasm_url: wasmUrl === undefined ? undefined : absoluteUrl(wasmUrl),
           storage: defined({
             store: storage ?? "auto",

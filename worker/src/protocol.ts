@@ -58,6 +58,7 @@ export interface Methods {
       readonly memory_budget_bytes?: number;
       readonly drop_kernel?: string;
       readonly timestamps?: boolean;
+      readonly checkpoint_bytes?: number;
       readonly wasm_url?: string;
       readonly storage: StorageOptions;
       readonly sessions: SessionOptions;

@@ -38,6 +38,7 @@ export interface EngineOptions {
   readonly adapter_vendor?: string;
   readonly drop_kernel?: string;
   readonly timestamps?: boolean;
+  readonly checkpoint_bytes?: number;
 }
 
 /** How far the current file has come. */
