@@ -590,7 +590,12 @@ impl Engine {
             return Err(EngineError::ContextFull { prompt_tokens: generation.prompt_len, context_length });
         }
         let cut = generation.cuts.iter().find(|(at, _)| *at as usize > start).copied();
-        let end = len.min(start + size).min(start + self.room()? as usize);
+        // A 4-bit cache cuts where its window is full, and whole chunks are counted from there again.
+        let resident = self.resident()?;
+        let (position, most) = (resident.session.position(), size as u32);
+        let first = resident.loaded.model.piece(position, most);
+        let slice = (first + (most - first) / PREFILL_CUT * PREFILL_CUT) as usize;
+        let end = len.min(start + slice).min(start + self.room()? as usize);
         let end = cut.map_or(end, |(at, _)| end.min(at as usize));
         let want = match end < len {
             true => Want::Nothing,
