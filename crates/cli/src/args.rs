@@ -33,6 +33,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Ask questions with known answers and count the right ones
     Evaluate(EvaluateArgs),
+    /// Keep what a model has read in files, and go on from there
+    Session(SessionArgs),
     /// Measure prefill and decode, and what a decoded token costs
     Bench(BenchArgs),
     /// Write a model of real geometry with random one-bit weights
@@ -530,6 +532,136 @@ pub struct BenchArgs {
     /// Positions of context
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(32..))]
     pub context: u32,
+    /// How keys and values of earlier tokens are kept
+    #[arg(long, value_enum, default_value = "auto")]
+    pub kv_cache: KvCacheKind,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `session`.
+#[derive(Debug, Args)]
+#[command(subcommand_required = true)]
+pub struct SessionArgs {
+    /// What to do with a session.
+    #[command(subcommand)]
+    pub command: SessionCommand,
+}
+
+/// What can be done with a session.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Read a prompt, generate from it, and write what the model holds then
+    Save(SessionSaveArgs),
+    /// Go on from there, as if nothing had come between
+    Restore(SessionRestoreArgs),
+    /// Describe a snapshot and check all of its bytes; needs no model
+    Inspect(SessionInspectArgs),
+    /// Measure saving and restoring beside reading the same tokens again
+    Bench(SessionBenchArgs),
+}
+
+/// Arguments of `session save`.
+#[derive(Debug, Args)]
+pub struct SessionSaveArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// A JSON array of token ids to read
+    #[arg(long, value_name = "FILE")]
+    pub ids: PathBuf,
+    /// The folder to write, or the archive if the name ends in .tar
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// The most tokens to generate first; what follows the last of them is for `restore`
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// Go on past the model's own end of turn
+    #[arg(long)]
+    pub ignore_stop: bool,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
+    /// Positions of context
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: u32,
+    /// How keys and values of earlier tokens are kept
+    #[arg(long, value_enum, default_value = "auto")]
+    pub kv_cache: KvCacheKind,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `session restore`.
+#[derive(Debug, Args)]
+pub struct SessionRestoreArgs {
+    /// The GGUF file, or the first part of a split model
+    pub model: PathBuf,
+    /// The folder of the snapshot, or a tar archive
+    #[arg(value_name = "DIR")]
+    pub snapshot: PathBuf,
+    /// The most tokens to generate
+    #[arg(long, default_value_t = 512)]
+    pub max_tokens: u32,
+    /// Go on past the model's own end of turn
+    #[arg(long)]
+    pub ignore_stop: bool,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
+    /// Positions of context; as many as the snapshot was taken with if not given
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Option<u32>,
+    /// How keys and values of earlier tokens are kept; as in the snapshot if not given
+    #[arg(long, value_enum)]
+    pub kv_cache: Option<KvCacheKind>,
+    /// Print JSON at the end instead of text as it comes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `session inspect`.
+#[derive(Debug, Args)]
+pub struct SessionInspectArgs {
+    /// The folder of the snapshot, or a tar archive
+    #[arg(value_name = "DIR")]
+    pub snapshot: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `session bench`.
+#[derive(Debug, Args)]
+pub struct SessionBenchArgs {
+    /// The GGUF file, or the first part of a split model; the built-in model if not given
+    #[arg(conflicts_with = "sizes")]
+    pub model: Option<PathBuf>,
+    /// Random one-bit weights in a real geometry instead of a file
+    #[arg(long, value_enum, conflicts_with = "model")]
+    pub random: Option<Geometry>,
+    /// Changes to the geometry
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+    /// Tokens of the session
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens: u32,
+    /// Runs of which the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// What the model must be
+    #[command(flatten)]
+    pub check: CheckArgs,
+    /// Where the model runs
+    #[arg(long, value_enum, default_value = "gpu")]
+    pub backend: Backend,
     /// How keys and values of earlier tokens are kept
     #[arg(long, value_enum, default_value = "auto")]
     pub kv_cache: KvCacheKind,

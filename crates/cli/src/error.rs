@@ -54,6 +54,14 @@ pub enum CliError {
         /// As it is.
         found: String,
     },
+    /// Files do not hold a whole snapshot of a session.
+    #[error("{} does not hold a whole snapshot: {reason}", path.display())]
+    NoSnapshot {
+        /// The folder or archive.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// Kernels disagree with their references.
     #[error("{failed} of {total} kernel cases failed")]
     KernelsDiffer {
@@ -85,6 +93,7 @@ impl CliError {
             Self::Read { .. } | Self::Write { .. } | Self::Stdin(_) | Self::Stdout(_) => "io",
             Self::Json { .. } => "json_invalid",
             Self::WrongSha256 { .. } => "weights_invalid",
+            Self::NoSnapshot { .. } => "snapshot_corrupt",
             Self::Engine(error) => error.code(),
             Self::KernelsDiffer { .. } | Self::ModelDiffers(_) | Self::AnswersWrong { .. } => "mismatch",
             Self::Usage(_) => "usage",

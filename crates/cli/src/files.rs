@@ -39,7 +39,8 @@ struct Part {
     header: Header,
 }
 
-fn read_error(path: &Path) -> impl Fn(std::io::Error) -> CliError {
+/// The error of a file that could not be read.
+pub fn read_error(path: &Path) -> impl Fn(std::io::Error) -> CliError {
     move |source| CliError::Read { path: path.to_owned(), source }
 }
 
@@ -349,12 +350,12 @@ pub fn read_texts(path: &Path) -> Result<Vec<String>, CliError> {
 }
 
 /// Gives a file its name only once `write`, which gets another path, has made it complete.
-pub fn write_whole(path: &Path, write: impl FnOnce(&Path) -> Result<(), CliError>) -> Result<(), CliError> {
+pub fn write_whole<T>(path: &Path, write: impl FnOnce(&Path) -> Result<T, CliError>) -> Result<T, CliError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     let partial = PathBuf::from(name);
-    let rename = || std::fs::rename(&partial, path).map_err(write_error(path));
-    let result = write(&partial).and_then(|()| rename());
+    let rename = |written| std::fs::rename(&partial, path).map(|()| written).map_err(write_error(path));
+    let result = write(&partial).and_then(rename);
     if result.is_err() {
         // Where this fails too, the first failure is the one to report.
         let _ = std::fs::remove_file(&partial);

@@ -9,6 +9,7 @@ mod error;
 mod files;
 mod output;
 mod random_model;
+mod snapshot_files;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Evaluate(args) => commands::evaluate::run(&args),
+        Command::Session(args) => commands::session::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::RandomModel(args) => commands::random_model::run(&args),
         Command::Compare(args) => commands::check::compare(&args),

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use signbit_engine::snapshot::{Manifest, digest};
 use signbit_gguf::{GgufWriter, Header};
 
 fn root() -> PathBuf {
@@ -748,6 +749,347 @@ fn the_built_in_model_needs_no_name() {
     failure(&["evaluate", "--questions", &fresh_path(".none")], "io");
     failure(&["evaluate", "--questions", &json_file(&json!([{ "kind": "x" }]))], "json_invalid");
     failure(&["evaluate", "--questions", &json_file(&json!([]))], "usage");
+}
+
+/// Ids of no particular meaning, so many that a 4-bit cache has quantised some.
+fn some_ids(n: u32) -> String {
+    json_file(&(0..n).map(|i| i * 7919 % 500).collect())
+}
+
+/// Saves a session of `n` tokens on the CPU and returns the path of the snapshot.
+fn saved(name: &str, n: u32, more: &[&str]) -> String {
+    let (path, out) = (model(name), fresh_path(".session"));
+    let ids = some_ids(n);
+    let args =
+        ["session", "save", &path, "--ids", &ids, "--out", &out, "--backend", "cpu", "--context", "512"];
+    stdout(&[&args[..], more].concat());
+    out
+}
+
+fn chunk_files(snapshot: &str) -> Vec<PathBuf> {
+    let folder = Path::new(snapshot).join("chunks");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn copy_of(snapshot: &str) -> String {
+    let copy = fresh_path(".session");
+    std::fs::create_dir_all(format!("{copy}/chunks")).unwrap();
+    std::fs::copy(format!("{snapshot}/manifest.json"), format!("{copy}/manifest.json")).unwrap();
+    for file in chunk_files(snapshot) {
+        std::fs::copy(&file, Path::new(&copy).join("chunks").join(file.file_name().unwrap())).unwrap();
+    }
+    copy
+}
+
+/// Packs files as `tar cf` does.
+fn tar_of(files: &[(&str, Vec<u8>)]) -> String {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, bytes) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(bytes.len() as u64);
+        // The library would refuse some of these names.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        archive.append(&header, &bytes[..]).unwrap();
+    }
+    bytes_file(&archive.into_inner().unwrap())
+}
+
+/// The prompt fits one slice: how a longer one is cut follows from the time that slices take, and a hybrid
+/// rounds accordingly where they get very small. With the reply the 4-bit cache has quantised some.
+#[test]
+fn a_restored_session_goes_on_as_if_never_interrupted() {
+    let _guard = one_at_a_time();
+    let cases =
+        ["tiny-geo", "qwen3-q1_0", "qwen35-q1_0"].map(|name| [(name, "f32", "cpu"), (name, "kivi", "cpu")]);
+    for (name, kind, backend) in [cases.concat(), vec![("qwen35-q1_0", "kivi", "gpu")]].concat() {
+        let (path, prompt) = (model(name), some_ids(30));
+        let options = ["--ids", &prompt, "--backend", backend, "--kv-cache", kind, "--context", "512"];
+        let options = [&options[..], &["--ignore-stop", "--json"]].concat();
+        let out = fresh_path(if backend == "cpu" { ".session" } else { ".tar" });
+        let save = ["session", "save", &path, "--out", &out, "--max-tokens", "120"];
+        let save = stdout_json(&[&save[..], &options].concat());
+        assert_eq!(save["tokens"], 149, "the last token has not been read");
+        let restore = ["session", "restore", &path, &out, "--backend", backend, "--max-tokens", "64"];
+        let rest = stdout_json(&[&restore[..], &["--ignore-stop", "--json"]].concat());
+        assert_eq!(
+            (ids(&rest["ids"]).len(), &rest["reused_tokens"]),
+            (64, &json!(149)),
+            "{name} {kind} {backend}"
+        );
+        assert_eq!(rest["differs"], json!([]), "{name} {kind} {backend}");
+        // On a GPU each load measures which kernels are fast, and others round otherwise.
+        if backend == "cpu" {
+            let whole = stdout_json(&[&["generate", &path, "--max-tokens", "184"], &options[..]].concat());
+            assert_eq!([ids(&save["ids"]), ids(&rest["ids"])].concat(), ids(&whole["ids"]), "{name} {kind}");
+        }
+    }
+}
+
+#[test]
+fn a_reply_that_has_ended_is_over_after_it_was_restored() {
+    let case = golden("tiny-geo/answers.json")["cases"][0].clone();
+    let (path, prompt, out) = (model("tiny-geo"), json_file(&case["prompt_ids"]), fresh_path(".session"));
+    let options = ["--backend", "cpu", "--json", "--max-tokens", "40"];
+    let save = ["session", "save", &path, "--ids", &prompt, "--out", &out];
+    let save = stdout_json(&[&save[..], &options].concat());
+    assert_eq!(save["ids"], case["answer_ids"]);
+    let restore = ["session", "restore", &path, &out];
+    let rest = stdout_json(&[&restore[..], &options].concat());
+    assert_eq!((&rest["ids"], &rest["finish_reason"]), (&json!([]), &json!("stop")));
+    let past = stdout_json(&[&restore[..], &options, &["--ignore-stop"]].concat());
+    let generate = ["generate", &path, "--ids", &prompt, "--ignore-stop", "--backend", "cpu", "--json"];
+    let n = (ids(&save["ids"]).len() + 40).to_string();
+    let whole = stdout_json(&[&generate[..], &["--max-tokens", &n]].concat());
+    assert_eq!([ids(&save["ids"]), ids(&past["ids"])].concat(), ids(&whole["ids"]));
+}
+
+/// The manifest of a snapshot changed by someone who knows how to seal it.
+fn reseal(snapshot: &str, change: impl FnOnce(&mut Manifest)) {
+    let path = format!("{snapshot}/manifest.json");
+    let mut manifest: Manifest = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut manifest);
+    manifest.digest = None;
+    manifest.digest = Some(digest(&serde_json::to_vec(&manifest).unwrap()));
+    std::fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+}
+
+/// As of a chat in the page: a reply that has ended leaves no token to go on from.
+#[test]
+fn a_session_without_a_pending_token_reads_its_last_one_again() {
+    for name in ["tiny-geo", "qwen35-q1_0"] {
+        let snapshot = saved(name, 30, &[]);
+        let path = model(name);
+        let restore = ["session", "restore", &path, &snapshot, "--backend", "cpu", "--ignore-stop", "--json"];
+        let after = |n: &str| stdout_json(&[&restore[..], &["--max-tokens", n]].concat());
+        let pending = stdout_json(&["session", "inspect", &snapshot, "--json"])["pending"].as_u64().unwrap();
+        let expected = [vec![pending as u32], ids(&after("8")["ids"])].concat();
+        reseal(&snapshot, |manifest| manifest.pending = None);
+        let rest = after("9");
+        assert_eq!(ids(&rest["ids"]), expected, "{name}");
+        assert!(rest["reused_tokens"].as_u64().unwrap() < 30, "{rest}");
+    }
+}
+
+#[test]
+fn a_session_moves_to_another_device_and_says_so() {
+    let _guard = one_at_a_time();
+    let (path, snapshot) = (model("tiny-geo"), saved("tiny-geo", 150, &[]));
+    let restore = ["session", "restore", &path, &snapshot, "--max-tokens", "8", "--ignore-stop"];
+    for (more, expected) in [
+        (&["--backend", "gpu"][..], &["backend", "name", "activations"][..]),
+        (&["--backend", "cpu-f32"], &["name", "activations"]),
+        (&["--backend", "cpu", "--context", "300"], &["context_length"]),
+        (&["--backend", "cpu"], &[]),
+    ] {
+        let args = [&restore[..], more].concat();
+        let rest = stdout_json(&[&args[..], &["--json"]].concat());
+        let differs = rest["differs"].as_array().unwrap();
+        let names: Vec<&str> = differs.iter().map(|d| d["what"].as_str().unwrap()).collect();
+        assert_eq!(names, expected, "{more:?}");
+        assert!(differs.iter().all(|d| d["snapshot"] != d["here"]), "{rest}");
+        assert_eq!((ids(&rest["ids"]).len(), &rest["reused_tokens"]), (8, &json!(150)), "{more:?}");
+        let output = signbit(&args);
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && notes.lines().count() == names.len(), "{notes}");
+        assert!(names.iter().all(|name| notes.contains(&format!("the snapshot's {name} is "))), "{notes}");
+        if more[1] != "gpu" {
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(text.trim_end(), rest["text"].as_str().unwrap().trim_end());
+        }
+    }
+}
+
+#[test]
+fn inspect_describes_a_snapshot_without_its_model() {
+    let snapshot = saved("qwen35-q1_0", 150, &["--kv-cache", "kivi"]);
+    let value = stdout_json(&["session", "inspect", &snapshot, "--json"]);
+    let digest = stdout_json(&["inspect", &model("qwen35-q1_0"), "--digest", "--json"])["digest"].clone();
+    assert_eq!(value["fingerprint"]["model"], digest);
+    assert_eq!(value["fingerprint"]["kv_cache"], "kivi");
+    assert_eq!(value["computed_by"]["backend"], "cpu");
+    assert_eq!(value["computed_by"]["context_length"], 512);
+    assert_eq!((&value["tokens"], &value["has_data"]), (&json!(150), &json!(false)));
+    assert!(value["pending"].is_u64() && value["dropped"].is_null(), "{value}");
+    let n_bytes: u64 = chunk_files(&snapshot).iter().map(|file| file.metadata().unwrap().len()).sum();
+    assert_eq!((&value["bytes"], &value["file_bytes"]), (&json!(n_bytes), &json!(n_bytes)));
+    let text = stdout(&["session", "inspect", &snapshot]);
+    let n = chunk_files(&snapshot).len();
+    assert_eq!(plan_lines(&text)["whole files"], format!("{n} of {n}"), "{text}");
+    assert_eq!(plan_lines(&text)["model"], digest, "{text}");
+
+    // What the page adds is kept in the file of an archive, of which the folder is the content.
+    let name = |path: &Path| format!("./chunks/{}", path.file_name().unwrap().to_str().unwrap());
+    let chunks: Vec<(String, Vec<u8>)> =
+        chunk_files(&snapshot).iter().map(|path| (name(path), std::fs::read(path).unwrap())).collect();
+    let mut files: Vec<(&str, Vec<u8>)> =
+        chunks.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    files.push(("./manifest.json", std::fs::read(format!("{snapshot}/manifest.json")).unwrap()));
+    files.push(("data.json", b"{}".to_vec()));
+    let packed = stdout_json(&["session", "inspect", &tar_of(&files), "--json"]);
+    assert_eq!(packed["has_data"], true);
+    let but_data = |mut value: Value| {
+        value.as_object_mut().unwrap().remove("has_data");
+        value
+    };
+    assert_eq!(but_data(packed), but_data(value));
+    for (name, bytes) in
+        [("../manifest.json", b"{}".to_vec()), ("chunks/x", vec![]), ("data.json", b"{}".to_vec())]
+    {
+        let mut files = files.clone();
+        files.push((name, bytes));
+        let line = failure(&["session", "inspect", &tar_of(&files)], "snapshot_corrupt");
+        assert!(line.contains(name), "{line}");
+    }
+    let archive = std::fs::read(tar_of(&files)).unwrap();
+    for cut in [0, 1, 511, 512, 1000, 100_000, archive.len() / 2] {
+        failure(&["session", "inspect", &bytes_file(&archive[..cut])], "snapshot_corrupt");
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_damaged_or_of_something_else_is_refused() {
+    let path = model("tiny-geo");
+    let [good, other] = [150, 160].map(|n| saved("tiny-geo", n, &[]));
+    let refused = |snapshot: &str, code: &str, part: &str| {
+        let line = failure(&["session", "restore", &path, snapshot, "--backend", "cpu"], code);
+        assert!(line.contains(part), "{line}");
+    };
+    let is_found = |snapshot: &str, list: &str, n: usize| {
+        let args = ["session", "inspect", snapshot, "--json"];
+        let output = signbit(&args);
+        check_failure(&args, &output, "snapshot_corrupt");
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(value[list].as_array().unwrap().len(), n, "{value}");
+    };
+    let damaged = |change: &dyn Fn(&Path)| {
+        let snapshot = copy_of(&good);
+        change(&chunk_files(&snapshot)[0]);
+        snapshot
+    };
+    let truncated = damaged(&|file| {
+        let bytes = std::fs::read(file).unwrap();
+        std::fs::write(file, &bytes[..bytes.len() - 4]).unwrap();
+    });
+    let longer = damaged(&|file| {
+        let bytes = std::fs::read(file).unwrap();
+        std::fs::write(file, [&bytes[..], &[0; 4]].concat()).unwrap();
+    });
+    let flipped = damaged(&|file| {
+        let mut bytes = std::fs::read(file).unwrap();
+        bytes[1000] ^= 1;
+        std::fs::write(file, bytes).unwrap();
+    });
+    let mixed =
+        damaged(&|file| std::fs::write(file, std::fs::read(&chunk_files(&other)[0]).unwrap()).unwrap());
+    for snapshot in [&truncated, &longer, &flipped, &mixed] {
+        refused(snapshot, "snapshot_corrupt", "is damaged");
+        is_found(snapshot, "damaged", 1);
+    }
+    let missing = damaged(&|file| std::fs::remove_file(file).unwrap());
+    refused(&missing, "snapshot_corrupt", "is missing");
+    is_found(&missing, "missing", 1);
+
+    let with_manifest = |change: &dyn Fn(&mut Value)| {
+        let (snapshot, file) = (copy_of(&good), "manifest.json");
+        let mut manifest: Value =
+            serde_json::from_slice(&std::fs::read(format!("{good}/{file}")).unwrap()).unwrap();
+        change(&mut manifest);
+        std::fs::write(format!("{snapshot}/{file}"), manifest.to_string()).unwrap();
+        snapshot
+    };
+    refused(&with_manifest(&|m| m["ids"][0] = json!(3)), "snapshot_corrupt", "not as it was written");
+    refused(
+        &with_manifest(&|m| m["format"] = json!(2)),
+        "snapshot_mismatch",
+        "format is 2, and here it is 1",
+    );
+    let climbing = copy_of(&good);
+    reseal(&climbing, |manifest| manifest.chunks[0].digest = Some("../manifest.json".to_owned()));
+    refused(&climbing, "snapshot_corrupt", "a chunk is called \"../manifest.json\"");
+    refused(&with_manifest(&|m| *m = json!({ "name": "a web app" })), "snapshot_corrupt", "manifest.json");
+
+    let folder = fresh_path(".session");
+    std::fs::create_dir(&folder).unwrap();
+    refused(&folder, "snapshot_corrupt", "there is no manifest.json");
+    refused(&bytes_file(b"nothing of the sort"), "snapshot_corrupt", "");
+    refused("/no/such/session", "io", "/no/such/session");
+    let restore = ["session", "restore", &path, &good, "--backend", "cpu"];
+    failure(&[&restore[..], &["--kv-cache", "kivi"]].concat(), "snapshot_mismatch");
+    failure(&[&restore[..], &["--context", "100"]].concat(), "context_full");
+    let other_model = model("qwen3-q1_0");
+    let line = failure(&["session", "restore", &other_model, &good, "--backend", "cpu"], "snapshot_mismatch");
+    assert!(line.contains("the snapshot's model is "), "{line}");
+    failure(&["session"], "usage");
+    // All the time it could have been restored.
+    stdout(&[&restore[..], &["--max-tokens", "1"]].concat());
+}
+
+#[test]
+fn a_snapshot_takes_the_place_of_another_and_of_nothing_else() {
+    let (path, out) = (model("tiny-geo"), saved("tiny-geo", 150, &[]));
+    let old = chunk_files(&out);
+    let save = |out: &str, n: u32, code: Option<&str>| {
+        let ids = some_ids(n);
+        let args = ["session", "save", &path, "--ids", &ids, "--out", out, "--backend", "cpu"];
+        let output = signbit(&args);
+        match code {
+            None => assert!(output.status.success(), "{output:?}"),
+            Some(code) => drop(check_failure(&args, &output, code)),
+        }
+    };
+    std::fs::write(format!("{out}/data.json"), "{}").unwrap();
+    // What a save that was broken off may leave.
+    std::fs::write(format!("{out}/chunks/{}.partial", "0".repeat(32)), "x").unwrap();
+    save(&out, 160, None);
+    let value = stdout_json(&["session", "inspect", &out, "--json"]);
+    assert_eq!((&value["tokens"], &value["has_data"]), (&json!(160), &json!(false)));
+    assert_eq!(value["files"], chunk_files(&out).len());
+    assert!(old.iter().all(|file| !file.exists()));
+
+    // A save that fails leaves what there was.
+    let before = std::fs::read(format!("{out}/manifest.json")).unwrap();
+    let large = json_file(&json!([1, 1_000_000]));
+    failure(
+        &["session", "save", &path, "--ids", &large, "--out", &out, "--backend", "cpu"],
+        "invalid_request",
+    );
+    assert_eq!(std::fs::read(format!("{out}/manifest.json")).unwrap(), before);
+    stdout(&["session", "inspect", &out]);
+
+    let folder = |files: &[&str]| {
+        let folder = fresh_path(".dir");
+        std::fs::create_dir_all(format!("{folder}/chunks")).unwrap();
+        for file in files {
+            std::fs::write(format!("{folder}/{file}"), "{}").unwrap();
+        }
+        folder
+    };
+    for files in [&["notes.txt"][..], &["manifest.json"], &["chunks/main.js"]] {
+        let folder = folder(files);
+        save(&folder, 10, Some("usage"));
+        assert_eq!(std::fs::read(format!("{folder}/{}", files[0])).unwrap(), b"{}");
+    }
+    save(&folder(&[]), 10, None);
+    save(&bytes_file(b"a file"), 10, Some("io"));
+}
+
+#[test]
+fn session_bench_compares_with_reading_again() {
+    let args = ["session", "bench", &model("tiny-geo"), "--backend", "cpu", "--tokens", "100", "--runs", "1"];
+    let report = stdout_json(&[&args[..], &["--json"]].concat());
+    assert_eq!((&report["tokens"], &report["kv_cache"]), (&json!(100), &json!("f32")));
+    let number = |value: &Value| value.as_f64().unwrap();
+    let (bytes, prefill) = (number(&report["bytes"]), number(&report["prefill_ms"]));
+    for way in ["save_to_memory", "restore_from_memory", "save_to_folder", "restore_from_folder"] {
+        let (cost, ms) = (&report[way], number(&report[way]["ms"]));
+        assert!((number(&cost["bytes_per_s"]) * ms / 1e3 / bytes - 1.0).abs() < 1e-9, "{way}: {report}");
+        assert!((number(&cost["share_of_prefill"]) * prefill / ms - 1.0).abs() < 1e-9, "{way}: {report}");
+    }
+    assert!(stdout(&args).contains("restore from a folder"));
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn measure_prefill(engine: &mut Engine, tokens: u32, runs: u32, vocab: u32) -> R
 }
 
 /// Seconds from an empty session to the first token after a prompt of `tokens`.
-fn read_prompt(engine: &mut Engine, tokens: u32, vocab: u32) -> Result<f64, CliError> {
+pub(super) fn read_prompt(engine: &mut Engine, tokens: u32, vocab: u32) -> Result<f64, CliError> {
     engine.reset()?;
     let request = TokenRequest { prompt: ids(tokens, vocab), max_tokens: Some(1), ..TokenRequest::default() };
     let start = Instant::now();
@@ -207,7 +207,7 @@ fn measure_decode(
     })
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
@@ -300,7 +300,7 @@ fn print_kernels(step: &StepProfile, what: &str) -> Result<(), CliError> {
     print(&table(&["kernel", "dispatches", "ms", "share", "bandwidth"], &rows, 1))
 }
 
-fn rate(bytes_per_s: f64) -> String {
+pub(super) fn rate(bytes_per_s: f64) -> String {
     match bytes_per_s {
         rate if !rate.is_finite() => "-".to_owned(),
         rate if rate < 1e9 => format!("{:.1} MB/s", rate / 1e6),

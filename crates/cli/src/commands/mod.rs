@@ -9,6 +9,8 @@ pub mod inspect;
 pub mod logits;
 mod memory;
 pub mod random_model;
+pub mod session;
+mod session_bench;
 pub mod text;
 
 use pollster::block_on;
