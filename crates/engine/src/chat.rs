@@ -11,6 +11,7 @@ use signbit_tokenizer::{
 use crate::engine::{ContextEnd, Engine, FinishReason, Generation, TokenRequest};
 use crate::error::EngineError;
 use crate::loader::LoadedModel;
+use crate::placement::SessionId;
 use crate::reuse::Reuse;
 use crate::sampler::Sampling;
 use crate::session::{Head, Obstacle, TokenLogprobs};
@@ -386,6 +387,18 @@ impl Engine {
         }
     }
 
+    /// Whether the history of a request has a turn of these.
+    pub(crate) fn knows_a_turn(
+        &self,
+        request: &ChatRequest,
+        turns: &Transcript,
+    ) -> Result<bool, EngineError> {
+        let loaded = self.loaded()?;
+        let Some(messages) = &request.messages else { return Ok(false) };
+        let start = beginning(loaded, request);
+        Ok(!turns.follow(start, messages).replies.is_empty())
+    }
+
     /// Prepares a reply. Nothing is computed before the first [`Engine::step_chat`].
     pub fn start_chat(&mut self, request: ChatRequest) -> Result<ChatGeneration, EngineError> {
         let loaded = self.loaded()?;
@@ -478,7 +491,9 @@ impl Engine {
             && self.holds(&chat.generation)
             && let Ok((_, _, session)) = self.parts_mut()
         {
-            for mark in &chat.marks {
+            // What closes a thought may not have been read yet.
+            let len = session.ledger().len() + session.pending().iter().len();
+            for mark in chat.marks.iter().filter(|mark| mark.len <= len) {
                 session.turns().insert(chat.turn(conversation, *mark));
             }
         }
@@ -486,7 +501,8 @@ impl Engine {
 
     /// Keeps in mind where the reply has come to. Once it `is_over` the session knows it.
     fn note(&mut self, chat: &mut ChatGeneration, is_over: bool) {
-        let Some(conversation) = chat.conversation.filter(|_| self.holds(&chat.generation)) else { return };
+        let has_all = chat.generation.has_read_prompt() && self.holds(&chat.generation);
+        let Some(conversation) = chat.conversation.filter(|_| has_all) else { return };
         let Ok((_, _, session)) = self.parts_mut() else { return };
         // They may have been cut from the session, and have been read again since.
         session.turns().append(std::mem::take(&mut chat.known));
@@ -565,6 +581,11 @@ impl Engine {
 }
 
 impl ChatGeneration {
+    /// Names the session that the reply runs in, from its first step on.
+    pub fn run_in(&mut self, session: SessionId) {
+        self.generation.run_in(session);
+    }
+
     /// Tokens so far.
     pub fn usage(&self) -> Usage {
         self.usage
@@ -630,6 +651,12 @@ impl ChatGeneration {
     }
 }
 
+/// The conversation of a request before its first message.
+fn beginning(loaded: &LoadedModel, request: &ChatRequest) -> Conversation {
+    let thinking = request.enable_thinking.filter(|_| loaded.template.writes_thinking_into_history());
+    Conversation::new(&request.tools, thinking)
+}
+
 /// The longest history that ends in a known turn as it was processed, and the rest as the template writes it.
 fn conversation_prompt(
     loaded: &LoadedModel,
@@ -643,8 +670,7 @@ fn conversation_prompt(
         tools: request.tools.clone(),
         ..RenderOptions::default()
     };
-    let thinking = options.enable_thinking.filter(|_| template.writes_thinking_into_history());
-    let start = Conversation::new(&options.tools, thinking);
+    let start = beginning(loaded, request);
     let none = Transcript::default();
     let (transcript, ids) = known.unwrap_or((&none, &[]));
     for (index, len) in transcript.follow(start, messages).replies.into_iter().rev() {

@@ -9,7 +9,6 @@ use crate::clock::{Pace, now_ms};
 use crate::device::{Counters, Device, DeviceInfo};
 use crate::error::EngineError;
 use crate::loader::{LoadedModel, Loader};
-use crate::model::kept::count;
 use crate::model::{MAX_STEPS_PER_SUBMIT, Model, ModelOptions};
 use crate::placement::{Known, SessionId};
 use crate::reuse::Reuse;
@@ -52,7 +51,7 @@ pub(crate) struct Resident {
     prefill_pace: Pace,
     decode_pace: Pace,
     /// Number of the generation that was started last: an earlier one cannot go on.
-    generation: u64,
+    pub generation: u64,
 }
 
 /// What to generate, in tokens.
@@ -78,7 +77,7 @@ pub struct TokenRequest {
 /// What happens where the context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContextEnd {
-    /// A longer prompt is refused, and a reply ends.
+    /// A longer prompt is refused, and a reply ends. A session whose window has rolled is read anew.
     #[default]
     Stop,
     /// The oldest rows of attention are dropped, but for the first `pinned`, half of the rest at a time. A
@@ -110,12 +109,12 @@ pub struct Generation {
     request: TokenRequest,
     /// The most tokens that the next step may generate.
     step_limit: u32,
-    /// How the session is to be cut back before the first step.
-    cut: Option<(u32, Way)>,
+    /// What is to become of the session before the first step.
+    begin: Option<Begin>,
     /// Prompt tokens that the session holds.
     n_read: usize,
-    /// Ends of pieces of the prompt, and whether there is to be a checkpoint.
-    cuts: Vec<(u32, bool)>,
+    /// Where the reading of the prompt pauses, and whether a checkpoint is kept there.
+    pauses: Vec<(u32, bool)>,
     reuse: Reuse,
     /// Tokens that a rolling window has dropped since the start.
     n_rolled: u32,
@@ -146,6 +145,13 @@ impl Generation {
     /// What of the prompt did not have to be read again, and why not more.
     pub fn reuse(&self) -> &Reuse {
         &self.reuse
+    }
+
+    /// Names the session that the generation runs in, from its first step on.
+    pub(crate) fn run_in(&mut self, session: SessionId) {
+        if let Some(begin) = &mut self.begin {
+            begin.session = Some(session);
+        }
     }
 
     /// Tokens that a rolling window has dropped since the start.
@@ -319,26 +325,24 @@ impl Engine {
         Ok(&self.resident()?.session)
     }
 
-    /// Ends the generation that is under way.
-    pub(crate) fn begin_session(&mut self) -> Result<(), EngineError> {
-        self.resident.as_mut().ok_or_else(no_model)?.generation += 1;
-        Ok(())
+    /// Ends the generation that is under way, and gives the number of what follows.
+    pub(crate) fn end_generation(&mut self) -> Result<u64, EngineError> {
+        let resident = self.resident_mut()?;
+        resident.generation += 1;
+        Ok(resident.generation)
     }
 
-    /// Whether the session holds what `generation` has read and generated, and nothing else.
+    /// Whether the session holds what `generation` has read, and what it has generated, and nothing else.
     pub(crate) fn holds(&self, generation: &Generation) -> bool {
         self.resident.as_ref().is_some_and(|resident| {
             let is_current = resident.generation == generation.number;
-            is_current
-                && generation.cut.is_none()
-                && generation.has_read_prompt()
-                && resident.session.is_sound()
+            is_current && generation.begin.is_none() && resident.session.is_sound()
         })
     }
 
     /// Forgets the resident session.
     pub fn reset(&mut self) -> Result<(), EngineError> {
-        self.begin_session()?;
+        self.end_generation()?;
         let resident = self.resident_mut()?;
         resident.session_id = None;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
@@ -393,12 +397,13 @@ impl Engine {
         request.prompt.append(&mut request.generated);
         let LoadedModel { model, .. } = &resident.loaded;
         let (head, prompt) = (resident.session.head(), &request.prompt);
-        let Start { n_read, cut, reason } = Start::of(&resident.session, model, prompt);
+        let Start { n_read, cut, reason } = Start::of(&resident.session, model, prompt, request.context_end);
         let n_kept = cut.map_or(head.ids.len() as u32, |(to, _)| to);
         let room = model.context_length().saturating_sub(head.rows(n_kept)) as usize;
         let n_missing = prompt.len() - n_kept as usize;
         let rolls = request.context_end != ContextEnd::Stop;
-        if n_missing > room && !rolls {
+        // Of a reply that there is already, what does not fit need not be read: it ends there.
+        if n_missing.saturating_sub(n_generated as usize) > room && !rolls {
             let context_length = model.context_length() as usize;
             return Err(EngineError::ContextFull { prompt_tokens, context_length });
         }
@@ -408,7 +413,7 @@ impl Engine {
             request.max_tokens.unwrap_or(model.context_length())
         } else {
             // The last generated token need not be read, hence one more than the context has room for.
-            let room = room - n_missing + 1 + n_generated as usize;
+            let room = (room + 1 + n_generated as usize).saturating_sub(n_missing);
             request.max_tokens.unwrap_or(u32::MAX).min(room as u32)
         };
         let is_greedy = request.sampling.is_greedy() && request.logprobs.is_none();
@@ -423,7 +428,7 @@ impl Engine {
             // A prompt of which nothing is to follow is read all the same, for what comes later.
             false => (n_generated >= most && (has_all || n_generated > 0)).then_some(FinishReason::Length),
         };
-        let cuts = self.cuts(prompt, n_kept)?;
+        let pauses = self.pauses(prompt, n_kept)?;
         let resident = self.resident.as_mut().ok_or_else(no_model)?;
         let (head, request_len) = (resident.session.head(), request.prompt.len() as u32);
         let LoadedModel { tokenizer, template, .. } = &resident.loaded;
@@ -432,9 +437,9 @@ impl Engine {
             number: resident.generation,
             reuse: Reuse::of(head, &request.prompt, n_read as u32, reason),
             step_limit: u32::MAX,
-            cut,
+            begin: Some(Begin { cut, last_turn: last_turn.unwrap_or(request_len), session: None }),
             n_read,
-            cuts,
+            pauses,
             n_rolled: 0,
             n_generated,
             max_tokens: most,
@@ -445,7 +450,6 @@ impl Engine {
             finished,
             request,
         };
-        resident.session.begin(last_turn.unwrap_or(request_len));
         if choice != Choice::Greedy {
             write_sampling(&mut self.device, resident, &generation)?;
         }
@@ -454,29 +458,28 @@ impl Engine {
 
     /// Where the reading of a prompt stops for a moment, from `start` on: at every turn, and so often between
     /// that no checkpoint is far. It follows from the prompt alone, so that another reading of it rounds alike.
-    fn cuts(&self, prompt: &[u32], start: u32) -> Result<Vec<(u32, bool)>, EngineError> {
+    fn pauses(&self, prompt: &[u32], start: u32) -> Result<Vec<(u32, bool)>, EngineError> {
         let LoadedModel { model, tokenizer, template, .. } = self.loaded()?;
         let kept = model.kept();
         if !kept.is_recurrent() && !kept.is_quantised() {
             return Ok(Vec::new());
         }
-        let state_bytes = 4 * count(&kept.state(model.context_length())).max(1);
-        let n_affordable = self.checkpoint_bytes / state_bytes;
+        let n_affordable = self.checkpoint_bytes / kept.max_state_bytes().max(1);
         // Where memory is short, half of it goes to the turns.
         let least = prompt.len() as u64 / (n_affordable / 2).max(1);
         let mut turns = template.turn_starts(tokenizer, prompt).into_iter().peekable();
-        let (mut cuts, mut last, mut last_kept) = (Vec::new(), 0, 0);
+        let (mut pauses, mut last, mut last_kept) = (Vec::new(), 0, 0);
         loop {
             let next = turns.next_if(|&turn| turn <= last + CHECKPOINT_INTERVAL);
             let at = next.unwrap_or(last + CHECKPOINT_INTERVAL);
             if at as usize >= prompt.len() {
-                return Ok(cuts);
+                return Ok(pauses);
             }
             let is_kept = next.is_some() || u64::from(at - last_kept) >= least;
             last_kept = if is_kept { at } else { last_kept };
             last = at;
             if at > start {
-                cuts.push((at, is_kept));
+                pauses.push((at, is_kept));
             }
         }
     }
@@ -490,9 +493,15 @@ impl Engine {
         if self.resident()?.generation != generation.number {
             return Err(outdated());
         }
-        if let Some((to, way)) = generation.cut.take() {
-            let (device, loaded, session) = self.parts_mut()?;
-            session.cut_back(device, &loaded.model, to, way).await?;
+        if let Some(Begin { cut, last_turn, session: id }) = generation.begin.take() {
+            let resident = self.resident.as_mut().ok_or_else(no_model)?;
+            if let Some(id) = id {
+                resident.session_id = Some(id);
+            }
+            if let Some((to, way)) = cut {
+                resident.session.cut_back(&mut self.device, &resident.loaded.model, to, way).await?;
+            }
+            resident.session.begin(last_turn);
         }
         let step = if generation.has_read_prompt() {
             self.decode_slice(generation).await?
@@ -596,14 +605,14 @@ impl Engine {
             let context_length = self.loaded()?.model.context_length() as usize;
             return Err(EngineError::ContextFull { prompt_tokens: generation.prompt_len, context_length });
         }
-        let cut = generation.cuts.iter().find(|(at, _)| *at as usize > start).copied();
+        let pause = generation.pauses.iter().find(|(at, _)| *at as usize > start).copied();
         // A 4-bit cache cuts where its window is full, and whole chunks are counted from there again.
         let resident = self.resident()?;
         let (position, most) = (resident.session.position(), size as u32);
         let first = resident.loaded.model.piece(position, most);
         let slice = (first + (most - first) / PREFILL_CUT * PREFILL_CUT) as usize;
         let end = len.min(start + slice).min(start + self.room()? as usize);
-        let end = cut.map_or(end, |(at, _)| end.min(at as usize));
+        let end = pause.map_or(end, |(at, _)| end.min(at as usize));
         let want = match end < len {
             true => Want::Nothing,
             false if generation.n_generated >= generation.max_tokens => Want::Head,
@@ -623,7 +632,7 @@ impl Engine {
             resident.prefill_pace.learn(now_ms() - begin, self.time_budget_ms);
         }
         generation.n_read = end;
-        if cut == Some((end as u32, true)) {
+        if pause == Some((end as u32, true)) {
             session.keep_checkpoint(&mut self.device, model, self.checkpoint_bytes).await?;
         }
         Ok(step)
@@ -675,6 +684,17 @@ impl Engine {
     }
 }
 
+/// What becomes of the session before a generation's first step.
+#[derive(Clone, Debug)]
+struct Begin {
+    /// How it is cut back; nothing where it goes on from its pending token.
+    cut: Option<(u32, Way)>,
+    /// See [`crate::session::Head::last_turn`].
+    last_turn: u32,
+    /// What it is called from then on, if that changes.
+    session: Option<SessionId>,
+}
+
 /// How a generation begins in a session.
 struct Start {
     /// Tokens of the prompt that need not be read.
@@ -686,17 +706,27 @@ struct Start {
 }
 
 impl Start {
-    fn of(session: &Session, model: &Model, prompt: &[u32]) -> Self {
+    fn of(session: &Session, model: &Model, prompt: &[u32], context_end: ContextEnd) -> Self {
         let (head, kept) = (session.head(), model.kept());
         let (len, common) = (head.ids.len() as u32, head.common(prompt));
         if !session.is_sound() {
             let reason = (common > 0).then_some(Obstacle::Torn);
             return Self { n_read: 0, cut: Some((0, Way::Reset)), reason };
         }
-        if common as usize == prompt.len() && common > len {
+        // Nobody goes on without the dropped tokens who has not asked for it, or who has asked for them to stay.
+        let is_in_the_way = !head.dropped.is_empty()
+            && match context_end {
+                ContextEnd::Stop => true,
+                ContextEnd::Roll { pinned } => kept.round_up(pinned) > head.dropped.start,
+            };
+        if common as usize == prompt.len() && common > len && !is_in_the_way {
             return Self { n_read: prompt.len(), cut: None, reason: None };
         }
         let common = common.min(len);
+        if is_in_the_way && common > head.dropped.start {
+            let (to, way) = head.reach(kept, head.dropped.start);
+            return Self { n_read: to as usize, cut: Some((to, way)), reason: Some(Obstacle::Dropped) };
+        }
         let is_whole = common as usize == prompt.len();
         let needs_logits = is_whole && !(common == len && session.has_logits());
         let wanted = common - u32::from(needs_logits);
@@ -719,13 +749,15 @@ fn write_sampling(
     let Generation { request, prompt_len, .. } = generation;
     let (sampling, buffers) = (&request.sampling, resident.loaded.model.io().sampling);
     let head = resident.session.head();
-    // What the reply has come to since then is in the ledger.
-    let ids: Vec<u32> = if generation.n_rolled > 0 && generation.n_generated > 0 {
+    // Once the prompt has been read, the ledger has it and what the reply has come to.
+    let has_read = generation.begin.is_none() && head.ids.len() >= request.prompt.len();
+    let ids: Vec<u32> = if has_read {
         head.ids.iter().chain(&head.pending).copied().collect()
     } else {
         request.prompt.clone()
     };
-    let n_kept = generation.cut.map_or(ids.len() as u32, |(to, _)| to);
+    let cut = generation.begin.as_ref().and_then(|begin| begin.cut);
+    let n_kept = cut.map_or(ids.len() as u32, |(to, _)| to);
     let dropped = if n_kept < head.dropped.end { 0..0 } else { head.dropped.clone() };
     let n_before = dropped.len().min(prompt_len.saturating_sub(dropped.start as usize));
     let mut settings = sampling.settings((prompt_len - n_before) as u32);
@@ -770,7 +802,7 @@ fn write_sampling(
     Ok(())
 }
 
-fn outdated() -> EngineError {
+pub(crate) fn outdated() -> EngineError {
     EngineError::InvalidRequest { reason: "another generation was started since".to_owned() }
 }
 

@@ -82,38 +82,59 @@ impl Engine {
             id: request.session.clone().unwrap_or_else(|| fresh.to_owned()),
             is_named: request.session.is_some(),
         };
-        let is_resident = session_id.as_ref().is_some_and(|id| id.id == new.id);
-        if is_resident {
+        if is_kept && session_id.as_ref().is_some_and(|id| id.id == new.id) {
             return Ok(Placement { session: new, park: false, bring: None });
         }
         // One that no name was given to cannot be found again.
-        let park = is_kept && session_id.is_some();
+        let park = is_kept && session_id.as_ref().is_some_and(|id| id.id != new.id);
         if let Some(Known { session, .. }) = known.iter().find(|known| known.session.id == new.id) {
             return Ok(Placement { bring: Some(session.id.clone()), session: new, park });
         }
         let resident = session_id.as_ref().filter(|_| is_kept).map(|id| (id, head, true));
         let others = known.iter().map(|known| (&known.session, &known.head, false));
-        let mut best: Option<(u32, bool, &SessionId, bool)> = None;
+        let rendered = self.prompt_ids(request, None)?.ids;
+        let mut best: Option<Candidate<'_>> = None;
         for (id, head, is_resident) in resident.into_iter().chain(others) {
             let ids: Vec<u32> = head.ids.iter().chain(&head.pending).copied().collect();
-            let prompt = self.prompt_ids(request, Some((&head.turns, &ids)))?.ids;
-            let common = head.common(&prompt);
+            // Rendering takes long, and only a session with a turn of the conversation renders it otherwise.
+            let common = if self.knows_a_turn(request, &head.turns)? {
+                head.common(&self.prompt_ids(request, Some((&head.turns, &ids)))?.ids)
+            } else {
+                head.common(&rendered)
+            };
             let (reach, _) = head.reach(loaded.model.kept(), common);
-            let goes_on = common >= head.ids.len() as u32 || common >= head.last_turn;
-            if reach >= LEAST_IN_COMMON && best.is_none_or(|(most, ..)| reach > most) {
-                best = Some((reach, goes_on, id, is_resident));
+            let goes_on = common > 0 && (common >= head.ids.len() as u32 || common >= head.last_turn);
+            let is_same = goes_on && !id.is_named && !new.is_named;
+            let candidate = Candidate { is_same, reach, id, is_resident };
+            let is_of_use = is_same || reach >= LEAST_IN_COMMON;
+            if is_of_use && best.as_ref().is_none_or(|best| candidate.rank() > best.rank()) {
+                best = Some(candidate);
             }
         }
         Ok(match best {
             None => Placement { session: new, park, bring: None },
-            Some((_, goes_on, id, is_resident)) => {
-                let is_same = goes_on && !id.is_named && !new.is_named;
-                Placement {
-                    session: if is_same { id.clone() } else { new },
-                    park: park && !(is_resident && is_same),
-                    bring: (!is_resident).then(|| id.id.clone()),
-                }
-            }
+            Some(Candidate { is_same, reach, id, is_resident }) => Placement {
+                session: if is_same { id.clone() } else { new },
+                park: park && !(is_resident && is_same),
+                bring: (!is_resident && reach >= LEAST_IN_COMMON).then(|| id.id.clone()),
+            },
         })
+    }
+}
+
+/// A session that a request may go on with.
+struct Candidate<'s> {
+    /// Whether the request is its next turn, or takes the place of its last one.
+    is_same: bool,
+    /// Tokens that need not be read again.
+    reach: u32,
+    id: &'s SessionId,
+    is_resident: bool,
+}
+
+impl Candidate<'_> {
+    /// The greater, the better.
+    fn rank(&self) -> (bool, u32, bool) {
+        (self.is_same, self.reach, self.is_resident)
     }
 }

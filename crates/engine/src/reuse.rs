@@ -10,13 +10,13 @@ const CONTEXT: usize = 6;
 pub struct Reuse {
     /// Tokens that the session held.
     pub committed: u32,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, and of the reply that there is already.
     pub prompt: u32,
     /// Tokens of the prompt that did not have to be read.
     pub reused: u32,
     /// Tokens that are read: the rest of the prompt.
     pub prefilled: u32,
-    /// Where the two differ, unless one begins with the other.
+    /// Where the two differ, unless one begins with the other: the session with the token that it was to go on with.
     pub divergence: Option<Divergence>,
     /// Why less was reused than matched; nothing where all was.
     pub reason: Option<Obstacle>,
@@ -41,9 +41,9 @@ impl Reuse {
     /// Of `prompt` in a session, of which `reused` tokens are kept.
     pub(crate) fn of(head: &Head, prompt: &[u32], reused: u32, reason: Option<Obstacle>) -> Self {
         let common = head.common(prompt) as usize;
-        let after = |ids: &[u32]| ids.iter().skip(common).take(CONTEXT).copied().collect::<Vec<_>>();
-        let committed = after(&head.ids);
-        let theirs = after(prompt);
+        let committed: Vec<u32> =
+            head.ids.iter().chain(&head.pending).skip(common).take(CONTEXT).copied().collect();
+        let theirs: Vec<u32> = prompt.iter().skip(common).take(CONTEXT).copied().collect();
         let differs = !committed.is_empty() && !theirs.is_empty();
         Self {
             committed: head.ids.len() as u32,

@@ -127,6 +127,15 @@ pub(crate) fn thin_out(checkpoints: &mut Vec<(u32, u64)>, budget_bytes: u64) {
     }
 }
 
+/// What the rotation table on the device has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rotations {
+    /// The position of its first row.
+    first_position: u32,
+    /// Whether it is being written.
+    is_partial: bool,
+}
+
 /// The tokens that the model's caches match.
 #[derive(Debug, Default)]
 pub struct Session {
@@ -139,8 +148,7 @@ pub struct Session {
     has_logits: bool,
     /// Whether the device's own state goes on from the pending token.
     follows: bool,
-    /// The position of the rotation table's first row.
-    rotated_by: u32,
+    rotations: Rotations,
     /// Set while a step runs: a step that fails leaves caches that match nothing.
     torn: bool,
 }
@@ -253,8 +261,8 @@ impl Session {
 
     /// Starts over with an empty context.
     pub fn reset(&mut self, device: &mut Device, model: &Model) -> Result<(), EngineError> {
-        let rotated_by = self.rotated_by;
-        *self = Self { torn: true, rotated_by, ..Self::default() };
+        let rotations = self.rotations;
+        *self = Self { torn: true, rotations, ..Self::default() };
         device.clear(&model.kept().recurrent_buffers())?;
         self.torn = false;
         Ok(())
@@ -337,7 +345,8 @@ impl Session {
         let pinned = if dropped.is_empty() { kept.round_up(pinned) } else { dropped.start };
         let movable = kept.settled(rows).saturating_sub(pinned);
         let n = (movable / 2).next_multiple_of(granule);
-        if n == 0 || n > movable {
+        // The newest token is to be seen.
+        if n == 0 || n > movable || pinned + n >= rows {
             return Ok(0);
         }
         self.torn = true;
@@ -361,13 +370,13 @@ impl Session {
 
     /// Says that the caches are about to be overwritten.
     pub(crate) fn tear(&mut self) {
-        self.torn = true;
+        *self = Self { torn: true, rotations: self.rotations, ..Self::default() };
     }
 
     /// Makes this the session that the caches have been filled with.
     pub(crate) fn replace(&mut self, head: Head, checkpoints: Vec<Checkpoint>, digests: ChunkDigests) {
-        let rotated_by = self.rotated_by;
-        *self = Self { head, checkpoints, digests, rotated_by, ..Self::default() };
+        let rotations = self.rotations;
+        *self = Self { head, checkpoints, digests, rotations, ..Self::default() };
     }
 
     /// Where replies ended.
@@ -384,9 +393,10 @@ impl Session {
     /// Makes the rotations those of the positions that the next rows are at.
     async fn rotate(&mut self, device: &mut Device, model: &Model) -> Result<(), EngineError> {
         let by = self.head.dropped.len() as u32;
-        if self.rotated_by != by {
+        if self.rotations != (Rotations { first_position: by, is_partial: false }) {
+            self.rotations.is_partial = true;
             model.write_rotations(device, by).await?;
-            self.rotated_by = by;
+            self.rotations = Rotations { first_position: by, is_partial: false };
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Words;
-use crate::engine::Engine;
+use crate::engine::{Engine, outdated};
 use crate::error::EngineError;
 use crate::loader::LoadedModel;
 use crate::model::kept::{Kept, count, part};
@@ -24,6 +24,9 @@ pub const FORMAT: u32 = 1;
 
 /// Bytes of a chunk unless the caller asks for less.
 pub const CHUNK_BYTES: u32 = 8 << 20;
+
+/// The fewest bytes that a chunk may be limited to: there are not to be too many.
+pub const MIN_CHUNK_BYTES: u32 = 4096;
 
 /// The most bytes that a chunk may have.
 pub const MAX_CHUNK_BYTES: u32 = 16_000_000;
@@ -178,9 +181,13 @@ impl Manifest {
         if prompt_tokens > context_length {
             return Err(EngineError::ContextFull { prompt_tokens, context_length });
         }
-        let expected = chunks(model.kept(), &head, self.chunk_bytes)?;
         let place = |chunk: &Chunk| (chunk.part, chunk.offset, chunk.bytes);
-        if !self.chunks.iter().map(place).eq(expected.iter().map(place)) {
+        if !self
+            .chunks
+            .iter()
+            .map(place)
+            .eq(chunks(model.kept(), &head, self.chunk_bytes)?.map(|chunk| place(&chunk)))
+        {
             return Err(corrupt("its chunks are not those of its ledger"));
         }
         Ok(head)
@@ -212,6 +219,8 @@ impl ChunkDigests {
 /// A snapshot on its way into the caches.
 #[derive(Debug)]
 pub struct Restore {
+    /// Number of the generation that its first chunk has ended; a later one ends the restore.
+    number: Option<u64>,
     manifest: Manifest,
     head: Head,
     /// Which chunks have come.
@@ -232,7 +241,7 @@ impl Engine {
             return Err(EngineError::InvalidRequest { reason });
         }
         let head = session.head();
-        let mut chunks = chunks(loaded.model.kept(), head, chunk_bytes)?;
+        let mut chunks: Vec<Chunk> = chunks(loaded.model.kept(), head, chunk_bytes)?.collect();
         for chunk in &mut chunks {
             chunk.digest = session.digests.get(chunk).cloned();
         }
@@ -320,7 +329,7 @@ impl Engine {
         let mut kept: Vec<_> = head.checkpoints.iter().map(|&at| (at, bytes(at))).collect();
         thin_out(&mut kept, self.checkpoint_bytes());
         let states = kept.iter().map(|&(at, bytes)| (at, vec![0; bytes as usize / 4])).collect();
-        Ok(Restore { seen: vec![false; manifest.chunks.len()], manifest, head, states })
+        Ok(Restore { number: None, seen: vec![false; manifest.chunks.len()], manifest, head, states })
     }
 
     /// Takes a chunk, in any order. The first ends the resident session.
@@ -329,16 +338,19 @@ impl Engine {
     /// `snapshot_corrupt` where it is none of this snapshot's.
     pub async fn restore_chunk(&mut self, restore: &mut Restore, bytes: &[u8]) -> Result<(), EngineError> {
         let digest = digest(bytes);
-        let Restore { manifest, head, seen, states } = restore;
+        self.check_restore(restore)?;
+        let Restore { number, manifest, head, seen, states } = restore;
         let is_this =
             |chunk: &Chunk| chunk.digest.as_ref() == Some(&digest) && chunk.bytes as usize == bytes.len();
         if !manifest.chunks.iter().any(is_this) {
             return Err(corrupt("a chunk is none of its manifest's, or is damaged"));
         }
-        self.begin_session()?;
-        self.name_session(None)?;
-        let (device, loaded, session) = self.parts_mut()?;
-        session.tear();
+        if number.is_none() {
+            *number = Some(self.end_generation()?);
+            self.name_session(None)?;
+            self.parts_mut()?.2.tear();
+        }
+        let (device, loaded, _) = self.parts_mut()?;
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(bytes);
         let same = manifest.chunks.iter().zip(seen).filter(|(chunk, seen)| is_this(chunk) && !**seen);
         for (chunk, seen) in same {
@@ -368,12 +380,13 @@ impl Engine {
     /// # Errors
     /// `snapshot_corrupt` where chunks are missing.
     pub fn finish_restore(&mut self, restore: Restore) -> Result<(), EngineError> {
-        let Restore { manifest, mut head, seen, states } = restore;
+        self.check_restore(&restore)?;
+        let Restore { manifest, mut head, seen, states, .. } = restore;
         let n_missing = seen.iter().filter(|&&seen| !seen).count();
         if n_missing > 0 {
             return Err(corrupt(format!("{n_missing} of its {} chunks are missing", seen.len())));
         }
-        self.begin_session()?;
+        self.end_generation()?;
         head.checkpoints = states.keys().copied().collect();
         let mut digests = ChunkDigests::default();
         for chunk in manifest.chunks {
@@ -385,6 +398,17 @@ impl Engine {
         let (_, _, session) = self.parts_mut()?;
         session.replace(head, checkpoints, digests);
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Whether nothing else has become of the resident session since a restore began.
+    fn check_restore(&self, restore: &Restore) -> Result<(), EngineError> {
+        let present = self.resident()?.generation;
+        match restore.number.is_some_and(|number| number != present) {
+            true => Err(outdated()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -415,26 +439,28 @@ fn part_words(kept: &Kept, head: &Head, part: Part) -> Vec<Words> {
 }
 
 /// The chunks of a session, without digests.
-fn chunks(kept: &Kept, head: &Head, chunk_bytes: u32) -> Result<Vec<Chunk>, EngineError> {
-    if !(4..=MAX_CHUNK_BYTES).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(4) {
-        let reason = format!("chunks of {chunk_bytes} bytes: give a multiple of 4 up to {MAX_CHUNK_BYTES}");
+fn chunks<'h>(
+    kept: &'h Kept,
+    head: &'h Head,
+    chunk_bytes: u32,
+) -> Result<impl Iterator<Item = Chunk> + 'h, EngineError> {
+    if !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(4) {
+        let reason = format!(
+            "chunks of {chunk_bytes} bytes: give a multiple of 4 from {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
+        );
         return Err(EngineError::InvalidRequest { reason });
     }
     let len = head.ids.len() as u32;
     let rows = kept.blocks(kept.settled(head.rows(len))).into_iter();
     let rows = rows.map(|Range { start, end }| Part::Rows([start, end]));
-    let checkpoints = head.checkpoints.iter().filter(|&&at| at < len).map(|&at| Part::State(at));
-    let mut chunks = Vec::new();
-    for part in rows.chain(checkpoints).chain([Part::State(len)]) {
+    let checkpoints = head.checkpoints.iter().filter(move |&&at| at < len).map(|&at| Part::State(at));
+    Ok(rows.chain(checkpoints).chain([Part::State(len)]).flat_map(move |part| {
         let end = 4 * count(&part_words(kept, head, part));
-        let mut offset = 0;
-        while offset < end {
+        (0..end).step_by(chunk_bytes as usize).map(move |offset| {
             let bytes = (end - offset).min(chunk_bytes.into()) as u32;
-            chunks.push(Chunk { part, offset, bytes, digest: None });
-            offset += u64::from(bytes);
-        }
-    }
-    Ok(chunks)
+            Chunk { part, offset, bytes, digest: None }
+        })
+    }))
 }
 
 /// XXH3 with 128 bits, in hexadecimal: it finds damage, and is no defence against forgery.

@@ -71,7 +71,7 @@ impl Desk {
         // What is resident is not to be had from elsewhere.
         self.engine.forget(&placement.session.id);
         let mut chat = self.engine.start_chat(request).unwrap();
-        self.engine.name_session(Some(placement.session.clone())).unwrap();
+        chat.run_in(placement.session.clone());
         let (mut content, mut ids) = (String::new(), Vec::new());
         loop {
             let delta = block_on(self.engine.step_chat(&mut chat)).unwrap();

@@ -274,7 +274,8 @@ impl Device {
             Self::Gpu(d) => (d.read_back_bytes() / 4).max(1),
             Self::Cpu(_) | Self::Plan(_) => u64::MAX,
         };
-        let mut words = Vec::new();
+        let n_all: u64 = ranges.iter().map(|(_, range)| range.end - range.start).sum();
+        let mut words = Vec::with_capacity(n_all as usize);
         let (mut reads, mut n_words) = (Vec::new(), 0);
         for (buffer, range) in ranges {
             let mut start = range.start;

@@ -60,7 +60,9 @@ impl Kept {
     pub fn round_up(&self, n: u32) -> u32 {
         match self.is_quantised() {
             true if n <= kivi::SINK => kivi::SINK,
-            true => kivi::SINK + (n - kivi::SINK).next_multiple_of(kivi::WINDOW),
+            true => (n - kivi::SINK)
+                .checked_next_multiple_of(kivi::WINDOW)
+                .map_or(u32::MAX, |rows| rows.saturating_add(kivi::SINK)),
             false => n,
         }
     }
@@ -123,6 +125,11 @@ impl Kept {
         }
         words.retain(|(_, range)| !range.is_empty());
         words
+    }
+
+    /// Bytes of the largest state.
+    pub fn max_state_bytes(&self) -> u64 {
+        4 * count(&self.state(kivi::EXACT_SLOTS))
     }
 
     /// Where the state after `n` tokens lies.

@@ -509,8 +509,11 @@ impl WasmEngine {
         let ready = lease.ready()?;
         ready.end_generation();
         let placement = ready.placement.take();
-        let generation = ready.engine.start_chat(request).map_err(JsError::from)?;
-        ready.engine.name_session(placement.map(|placement| placement.session)).map_err(JsError::from)?;
+        (ready.snapshot, ready.restore) = (None, None);
+        let mut generation = ready.engine.start_chat(request).map_err(JsError::from)?;
+        if let Some(Placement { session, .. }) = placement {
+            generation.run_in(session);
+        }
         let usage = generation.usage();
         ready.generation = Some(generation);
         Ok(to_js(&Started {
@@ -559,7 +562,8 @@ impl WasmEngine {
     pub fn session(&self) -> Result<JsValue, JsValue> {
         let mut lease = self.lease()?;
         let engine = &lease.ready()?.engine;
-        let tokens = engine.session().map_or(0, |session| session.ledger().len());
+        let sound = engine.session().ok().filter(|session| session.is_sound());
+        let tokens = sound.map_or(0, |session| session.ledger().len());
         let resident = engine.session_id().filter(|_| tokens > 0);
         Ok(to_js(&resident.map(|session| SessionInfo { session, tokens }))?)
     }
