@@ -220,3 +220,41 @@ fn the_report_says_where_a_prompt_left_the_session() {
     assert!(texts(&divergence.committed).contains(" of P"), "{divergence:?}");
     assert!(texts(&divergence.prompt).contains(" of J"), "{divergence:?}");
 }
+
+/// A request that is given up before its first step has done nothing, to nobody's session.
+#[test]
+fn a_request_that_never_began_leaves_the_session_its_name() {
+    for model in MODELS {
+        let mut desk = Desk::new(model);
+        let mut talk = Talk { name: Some("a"), messages: Vec::new(), n_tokens: 0 };
+        talk.ask(&mut desk, "What is the capital of Peru?");
+        let request = json!({ "session": "b", "messages": [user("Where is Kenya, and why?")] });
+        let request: signbit_engine::chat::ChatRequest = serde_json::from_value(request).unwrap();
+        let placement = desk.engine.place(&request, "fresh").unwrap();
+        assert!(placement.park);
+        let mut chat = desk.engine.start_chat(request).unwrap();
+        chat.run_in(placement.session);
+        desk.engine.end_chat(chat);
+        assert_eq!(desk.engine.session_id().unwrap().id, "a");
+        talk.ask(&mut desk, "And of Japan?");
+    }
+}
+
+/// A restore that something else came between does not pass for a session.
+#[test]
+fn a_restore_ends_when_another_request_begins() {
+    let mut desk = Desk::new("qwen3-q1_0");
+    let mut talk = Talk { name: Some("a"), messages: Vec::new(), n_tokens: 0 };
+    talk.ask(&mut desk, "What is the capital of Peru?");
+    desk.park();
+    let (_, manifest, chunks) = desk.parked["a"].clone();
+    let mut restore = desk.engine.begin_restore(manifest).unwrap();
+    block_on(desk.engine.restore_chunk(&mut restore, &chunks[0])).unwrap();
+    desk.ask(None, &[user("Something else.")]);
+    assert_eq!(
+        block_on(desk.engine.restore_chunk(&mut restore, &chunks[0])).unwrap_err().code(),
+        "invalid_request"
+    );
+    assert_eq!(desk.engine.finish_restore(restore).unwrap_err().code(), "invalid_request");
+    talk.ask(&mut desk, "And of Japan?");
+}

@@ -266,3 +266,57 @@ fn sampling_goes_on_behind_a_roll() {
         }
     }
 }
+
+/// What is to stay stays, also where an earlier request let it go, and who has not asked for a rolling window
+/// does not get one.
+#[test]
+fn a_rolled_session_serves_only_who_asks_for_it() {
+    for kind in KINDS {
+        let mut engine = load_kind(cpu(), &model_bytes("qwen3-q1_0"), kind, 400);
+        let ids = random_ids(&engine, 87, 600);
+        generate(&mut engine, rolling(&ids[..500], 0, 0));
+        let pinned = engine.session().unwrap().head().dropped.start;
+        assert!(pinned <= 8);
+        let longer = TokenRequest { prompt: ids[..510].to_vec(), ..TokenRequest::default() };
+        assert_eq!(engine.start(longer).unwrap_err().code(), "context_full", "{kind}");
+        assert_eq!(engine.ledger().unwrap(), &ids[..500], "{kind}: a refusal costs nothing");
+        let generation = engine.start(rolling(&ids[..510], 1, pinned)).unwrap();
+        assert_eq!(generation.reuse().reused, 500, "{kind}");
+        let generation = engine.start(rolling(&ids[..510], 1, 150)).unwrap();
+        assert!(generation.reuse().reused <= pinned && generation.reuse().reason.is_some(), "{kind}");
+        drop(generation);
+        generate(&mut engine, rolling(&ids[..510], 1, 150));
+        assert!(engine.session().unwrap().head().dropped.start >= 150, "{kind}");
+        // More than can ever stay is an error and not a number that wraps.
+        let mut all = engine.start(rolling(&ids, 1, u32::MAX)).unwrap();
+        let error = loop {
+            if let Err(error) = block_on(engine.step(&mut all)) {
+                break error;
+            }
+        };
+        assert_eq!(error.code(), "context_full", "{kind}");
+    }
+}
+
+/// A reply whose device was lost goes on where it was, also behind a roll and at the very end of the context.
+#[test]
+fn a_reply_goes_on_behind_a_roll() {
+    let sampling = Sampling { temperature: 1.0, seed: 5, dry_multiplier: 0.8, ..Sampling::default() };
+    let bytes = model_bytes("qwen3-q1_0");
+    let load = || load_kind(cpu(), &bytes, KvCache::F32, 300);
+    let ids = random_ids(&load(), 88, 250);
+    let request = TokenRequest { sampling, ..rolling(&ids, 300, 10) };
+    let whole = generate(&mut load(), request.clone());
+    assert_eq!(whole.len(), 300);
+    for n in [60, 120, 299] {
+        let rest = generate(&mut load(), TokenRequest { generated: whole[..n].to_vec(), ..request.clone() });
+        assert_eq!(rest, whole[n..], "behind {n} tokens");
+    }
+    let full = TokenRequest { prompt: ids[..240].to_vec(), ..TokenRequest::default() };
+    let whole = generate(&mut load(), full.clone());
+    assert_eq!(whole.len(), 61);
+    for n in [59, 60, 61] {
+        let rest = generate(&mut load(), TokenRequest { generated: whole[..n].to_vec(), ..full.clone() });
+        assert_eq!(rest, whole[n..], "behind {n} tokens");
+    }
+}

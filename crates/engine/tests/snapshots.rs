@@ -280,7 +280,7 @@ fn what_does_not_fit_is_refused_and_costs_nothing() {
     };
     // Manifests that say what cannot be.
     type Change = dyn Fn(&mut Manifest);
-    let changes: [(&str, &Change, &str); 12] = [
+    let changes: [(&str, &Change, &str); 13] = [
         ("format", &|m| m.format = 2, "snapshot_mismatch"),
         ("model", &|m| m.fingerprint.model = "0".repeat(64), "snapshot_mismatch"),
         ("kind", &|m| m.fingerprint.kv_cache = "kivi".to_owned(), "snapshot_mismatch"),
@@ -290,6 +290,7 @@ fn what_does_not_fit_is_refused_and_costs_nothing() {
         ("fewer ids", &|m| m.ids.truncate(9), "snapshot_corrupt"),
         ("an id", &|m| m.ids[3] = u32::MAX, "snapshot_corrupt"),
         ("dropped", &|m| m.dropped = Some([10, 5]), "snapshot_corrupt"),
+        ("small chunks", &|m| m.chunk_bytes = 64, "invalid_request"),
         ("checkpoints", &|m| m.checkpoints = vec![9, 3], "snapshot_corrupt"),
         ("chunks", &|m| m.chunks.truncate(0), "snapshot_corrupt"),
         ("an offset", &|m| m.chunks[0].offset = u64::MAX - 3, "snapshot_corrupt"),
