@@ -82,7 +82,7 @@ pub(crate) struct Marking<'t> {
     edges: &'t ControlEdges,
     marker: char,
     /// A character that neither the data nor the template has, to stand for a text.
-    pub placeholder: Option<char>,
+    pub stand_in: Option<char>,
 }
 
 impl<'t> Marking<'t> {
@@ -100,7 +100,7 @@ impl<'t> Marking<'t> {
         }
         let mut free = noncharacters().filter(|c| !used.contains(c));
         let marker = free.next().ok_or(TokenizerError::NoFreeMarker)?;
-        Ok(Self { tokenizer, edges: tokenizer.control_edges(), marker, placeholder: free.next() })
+        Ok(Self { tokenizer, edges: tokenizer.control_edges(), marker, stand_in: free.next() })
     }
 
     /// The value with markers in all its strings and keys.

@@ -107,8 +107,8 @@ impl ChatTemplate {
         options: &RenderOptions,
     ) -> Result<Option<Rendered>, TokenizerError> {
         let (marking, marked) = self.render_marked(tokenizer, messages, Some(reply), options)?;
-        let Some(placeholder) = marking.placeholder else { return Ok(None) };
-        let mut parts = marked.split(placeholder);
+        let Some(stand_in) = marking.stand_in else { return Ok(None) };
+        let mut parts = marked.split(stand_in);
         let (Some(_), Some(rest), None) = (parts.next(), parts.next(), parts.next()) else { return Ok(None) };
         Ok(Some(rendered(&marking, rest, options)))
     }
@@ -140,7 +140,7 @@ impl ChatTemplate {
     }
 
     /// The text that the template writes, with markers. In place of the reply at index `replaced` stands the
-    /// placeholder, if there is one.
+    /// stand-in, if there is one.
     fn render_marked<'t>(
         &self,
         tokenizer: &'t Tokenizer,
@@ -152,7 +152,7 @@ impl ChatTemplate {
         let tools = Value::Array(options.tools.clone());
         let marking = Marking::new(tokenizer, &[&messages_value, &tools], &self.source)?;
         if let Some(message) = replaced.and_then(|index| messages_value.get_mut(index)) {
-            *message = json!({ "role": Role::Assistant, "content": marking.placeholder });
+            *message = json!({ "role": Role::Assistant, "content": marking.stand_in });
         }
 
         let text_of = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id])).unwrap_or_default();
