@@ -116,7 +116,7 @@ export interface WasmEngine {
   finish_snapshot(): SnapshotManifest;
   /** Checks everything that can be checked without the chunks; where it rejects, the resident session stays. */
   begin_restore(manifest: SnapshotManifest, id: string, is_named: boolean): void;
-  /** Takes the chunks in any order. The first ends the resident session. */
+  /** Takes the chunks in any order. The first ends the resident session: until the last there is none. */
   restore_chunk(bytes: Uint8Array): Promise<void>;
   /** Makes the session resident, once every chunk is there. */
   finish_restore(): void;

@@ -507,22 +507,12 @@ export class SessionManager {
     signal: AbortSignal | undefined,
   ): Promise<void> {
     this.#engine.begin_restore(manifest, id, isNamed);
-    let hasBegun = false;
-    try {
-      for (const piece of pieces) {
-        await turn();
-        throwIfAborted(signal);
-        await this.#engine.restore_chunk(await piece());
-        hasBegun = true;
-      }
-      this.#engine.finish_restore();
-    } catch (error) {
-      if (hasBegun && !serializeError(error).fatal) {
-        // The caches hold a part of this session and of the one before.
-        this.#engine.reset();
-      }
-      throw error;
+    for (const piece of pieces) {
+      await turn();
+      throwIfAborted(signal);
+      await this.#engine.restore_chunk(await piece());
     }
+    this.#engine.finish_restore();
   }
 
   /** Lets `act` make the session `id` resident in place of the present one, which comes back where that fails. */
