@@ -23,8 +23,8 @@ const DRAWN = { temperature: 0.9, seed: 11, repetition_penalty: 1.1, frequency_p
 const CHUNK_BYTES = 4096;
 /** New tokens of a turn whose answer is compared with another's. */
 const NEW = 10;
-/** Tokens that such a turn reads: the new ones behind that last one, which alone need not be read to go on. */
-const READ = { [DENSE]: 11, [HYBRID]: 0 } as const;
+/** Tokens that such a turn reads: the last one that was chosen as well. */
+const READ = NEW + 1;
 /** Only what is asked for is written. */
 const BY_HAND = { autosave: false, chunkBytes: CHUNK_BYTES };
 /** At once, for tests that wait for it. */
@@ -239,7 +239,7 @@ for (const { model, kv_cache } of KINDS) {
       );
       expect(found.listed).toEqual([{ id: "chat", where: "saved", data: { title: "One" } }]);
       expect(found.where).toBe("resident");
-      expect(found.reuse.prefilled).toBe(READ[model]);
+      expect(found.reuse.prefilled).toBe(READ);
       expect(found.answer).toHaveLength(64);
       expect(found.answer).toEqual(uninterrupted);
     });
@@ -309,7 +309,7 @@ for (const { model, kv_cache } of KINDS) {
       { backend, model, kv_cache, sessions: BY_HAND, count: NEW },
     );
     expect(chunks).toBeGreaterThan(3);
-    const one = { answer: expected, prefilled: READ[model], id: "again", where: "resident" };
+    const one = { answer: expected, prefilled: READ, id: "again", where: "resident" };
     expect(answers, `seed ${seed}`).toEqual([one, one, one]);
   });
 }
