@@ -847,6 +847,116 @@ test("without storage everything but saving works @page", async ({ page, backend
   expect(found.save).toMatch(/^storage_unavailable: .*none/);
 });
 
+test("a session that was only looked at is kept when the model goes @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, places, Talk } = harness.sessions;
+      const engine = await harness.openEngine(backend, { sessions: { ...sessions, parked: 1 } });
+      await load(engine, model);
+      const first = new Talk(1, "chat 1");
+      await first.turn(engine, 60);
+      await new Talk(2, "chat 2").turn(engine, 60);
+      await engine.sessions.open("chat 1");
+      await engine.unload();
+      await load(engine, model);
+      const where = places(await engine.sessions.list());
+      const { reuse } = await first.turn(engine, 6);
+      return { where, prefilled: reuse.prefilled };
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual({ where: { "chat 1": "parked" }, prefilled: 7 });
+});
+
+test("what counts of a session is its newest copy, in memory or in the browser @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, Talk } = harness.sessions;
+      const engine = await harness.openEngine(backend, { sessions });
+      await load(engine, model);
+      const talk = new Talk(1, "chat");
+      await talk.turn(engine, 60);
+      await new Talk(2, "else").turn(engine, 6);
+      // In memory as it was, in the browser as it is.
+      await talk.turn(engine, 6);
+      await engine.sessions.save("chat");
+      await engine.unload();
+      await load(engine, model);
+      const { tokens } = await engine.sessions.open("chat");
+      // The other way round.
+      await talk.turn(engine, 6);
+      await engine.sessions.open("else");
+      const again = await engine.sessions.open("chat");
+      return [tokens, again.tokens];
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual([60 + 8 + 6 + 8 - 1, 60 + 8 + 6 + 8 + 6 + 8 - 1]);
+});
+
+test("a session whose saved copy another tab has removed is kept when the model goes @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, places, Talk } = harness.sessions;
+      const [engine, other] = [await harness.openEngine(backend, { sessions }), await harness.openEngine(backend, { sessions })];
+      await load(engine, model);
+      await new Talk(1, "chat").turn(engine, 60);
+      await engine.sessions.save("chat");
+      await other.sessions.delete("chat");
+      await engine.unload();
+      await load(engine, model);
+      return places(await engine.sessions.list());
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual({ chat: "parked" });
+});
+
+test("without a database sessions in memory work, and only saving is refused @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model }) => {
+      const { load, outcome, places, Talk } = harness.sessions;
+      // What no older version of the page can open.
+      await new Promise<void>((resolve, reject) => {
+        const request = indexedDB.open("signbit", 99);
+        request.onsuccess = () => resolve(request.result.close());
+        request.onerror = () => reject(request.error ?? new Error("not opened"));
+      });
+      const engine = await harness.openEngine(backend, { sessions: { debounceMs: 600_000 } });
+      const codes: string[] = [];
+      engine.on("session", ({ code }) => codes.push(code));
+      await load(engine, model);
+      const talk = new Talk(1, "chat 1");
+      await talk.turn(engine, 20);
+      await new Talk(2, "chat 2").turn(engine, 20);
+      const snapshot = await engine.sessions.snapshot("chat 2");
+      const outcomes = [
+        await outcome(engine.sessions.open("chat 1")),
+        await outcome(engine.sessions.fork("chat 1", "fork")),
+        await outcome(engine.sessions.restore(snapshot, { session: "copy" })),
+        await outcome(engine.sessions.delete("chat 2")),
+        await outcome(engine.sessions.delete("copy")),
+      ];
+      const save = await outcome(engine.sessions.save("fork"));
+      const where = places(await engine.sessions.list());
+      const { reuse } = await talk.turn(engine, 6);
+      return { outcomes, save: save.split(":")[0], where, source: reuse.source, codes };
+    },
+    { backend, model: DENSE },
+  );
+  expect(found).toEqual({
+    outcomes: ["ok", "ok", "ok", "ok", "ok"],
+    save: "storage_unavailable",
+    where: { fork: "parked", "chat 1": "parked" },
+    source: "parked",
+    codes: [],
+  });
+});
+
 test("sessions that save themselves keep to their bytes, and those without a name go first @page", async ({ page, backend }) => {
   await openHarness(page);
   const found = await page.evaluate(
