@@ -80,9 +80,12 @@ export async function packArchive(manifest: SnapshotManifest, data: unknown, sou
 
 /**
  * Reads a file that may be anything. The chunks stay in it. Rejects with `snapshot_corrupt` where it is not a whole
- * archive of a session.
+ * archive of a session, and with `invalid_request` where it is no file.
  */
 export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
+  if (!((file as unknown) instanceof Blob)) {
+    throw new EngineError("invalid_request", { detail: "the file of a session has to be a Blob" });
+  }
   const files = new Map<string, Blob>();
   for await (const [name, content] of entriesOf(file)) {
     if (name !== MANIFEST && name !== DATA && !(name.startsWith(CHUNKS) && isDigest(name.slice(CHUNKS.length)))) {
