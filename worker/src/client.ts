@@ -205,7 +205,8 @@ export class Engine {
       this.#request("snapshot_session", { id: id === undefined ? null : checkedId(id) }, options, false),
     /**
      * Brings a session onto the device from a snapshot, whose chunks may come in any order, in place of what has its
-     * name, `data` included. Without a name it gets an id. Where it does not fit the model or is not whole, the session before stays.
+     * name, `data` included. Without a name it gets an id. Where it does not fit the model or is not whole, the session
+     * before stays.
      */
     restore: (snapshot: SessionValue, options: { readonly session?: string; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
       this.#restore(snapshot, options),

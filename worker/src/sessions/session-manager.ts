@@ -3,7 +3,7 @@
  * overlaps: the worker carries out one request at a time, and ends the save under way before it begins the next.
  */
 
-import { EngineError, isAbortError, serializeError, throwIfAborted } from "../errors.js";
+import { EngineError, isAbortError, serializeError, throwIfAborted, type ErrorCode } from "../errors.js";
 import type { Params } from "../protocol.js";
 import { turn } from "../turn.js";
 import type { ReuseSource, SessionInfo, SessionNotice, SessionNoticeCode, SessionSnapshot } from "../types.js";
@@ -11,7 +11,16 @@ import { uniqueId } from "../unique-id.js";
 import type { OpenSnapshot, ResidentSession, WasmEngine } from "../wasm-engine.js";
 import { ParkedSessions, type ParkedSession, type StoredSession } from "./parked.js";
 import type { SnapshotInfo, SnapshotStore } from "./snapshot-store.js";
-import { chunkSizes, isSnapshotManifest, readBytes, snapshotBytes, sum, type ChunkSource, type SnapshotManifest } from "./snapshot.js";
+import {
+  type ChunkSource,
+  chunkSizes,
+  isSnapshotManifest,
+  MAX_CHUNK_BYTES,
+  readBytes,
+  snapshotBytes,
+  type SnapshotManifest,
+  sum,
+} from "./snapshot.js";
 
 /** How sessions are kept, for as long as the worker lives. */
 export interface SessionOptions {
@@ -43,6 +52,9 @@ const DEFAULTS = {
 /** What a save holds of a session at most; bytes beyond are read from the device a second time. */
 const HELD_BYTES = 64 * MIB;
 
+/** After these of the engine a snapshot will never be restored here. */
+const IS_USELESS: ReadonlySet<ErrorCode> = new Set(["snapshot_corrupt", "snapshot_mismatch"]);
+
 const MESSAGES: Readonly<Record<SessionNoticeCode, string>> = {
   saved: "The session is saved.",
   not_saved: "The session is not saved. Answers go on, and it is tried again after the next one.",
@@ -57,10 +69,12 @@ export type TellSession = (notice: SessionNotice, error: unknown) => void;
 type Piece = () => Promise<Uint8Array>;
 
 interface SavingOptions {
-  /** What the page keeps with the session. Without it, what it kept before. */
+  /** What the page keeps with the session. Where it is undefined, what it kept before. */
   readonly data?: unknown;
   /** Nobody has asked for it. */
   readonly isAutomatic?: boolean;
+  /** A session that must not make room for it. */
+  readonly spared?: string | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -80,7 +94,7 @@ export class SessionManager {
   readonly #unsaved = new Set<string>();
   /** When that is, on the clock of `performance`. */
   #dueAt = 0;
-  /** What came with a session and is to be saved with it. */
+  /** What came with a session and is to be saved with it; undefined where nothing did, in place of what was there. */
   readonly #data = new Map<string, unknown>();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #saving: { readonly controller: AbortController; readonly end: Promise<void> } | undefined;
@@ -129,7 +143,7 @@ export class SessionManager {
 
   /** Keeps the resident session before something that it does not outlive. */
   async leave(signal: AbortSignal): Promise<void> {
-    await this.#parkIfPossible(signal);
+    await this.#parkIfPossible(undefined, signal);
     await this.#makeRoom(null, signal);
   }
 
@@ -153,7 +167,7 @@ export class SessionManager {
     const { id, park, bring } = this.#engine.place(request, uniqueId());
     let source: ReuseSource = id === this.#resident?.id ? "resident" : "fork";
     if (park) {
-      await this.#parkIfPossible(signal);
+      await this.#parkIfPossible(bring ?? undefined, signal);
     }
     if (bring !== null) {
       const broughtFrom = await this.#bringIfPossible(bring, signal);
@@ -195,7 +209,7 @@ export class SessionManager {
     const add = (info: Omit<SessionInfo, "saved_at" | "data">): void => {
       if (!infos.has(info.id)) {
         const { saved_at = null, data: savedData } = saved.find(({ id }) => id === info.id) ?? {};
-        const data = this.#data.get(info.id) ?? savedData;
+        const data = this.#data.has(info.id) ? this.#data.get(info.id) : savedData;
         infos.set(info.id, { ...info, saved_at, ...(data === undefined ? {} : { data }) });
       }
     };
@@ -314,14 +328,16 @@ export class SessionManager {
     if (!isSnapshotManifest(manifest)) {
       throw new EngineError("snapshot_corrupt", { detail: "its manifest is none" });
     }
+    const large = chunks.find(({ size }) => size > MAX_CHUNK_BYTES);
+    if (large !== undefined) {
+      throw new EngineError("snapshot_corrupt", { detail: `a chunk has ${large.size} bytes, and ${MAX_CHUNK_BYTES} at most belong to one` });
+    }
     const id = session ?? uniqueId();
     const isNamed = session !== undefined;
     await this.#exchange(id, () => this.#install(id, isNamed, manifest, chunks.map((chunk) => () => readBytes(chunk)), signal), signal);
     // What may have had this name has given way.
     this.#parked.delete(id);
-    if (data !== undefined) {
-      this.#data.set(id, data);
-    }
+    this.#data.set(id, data);
     this.moved();
     return this.#info(id);
   }
@@ -404,19 +420,19 @@ export class SessionManager {
     }
   }
 
-  /** Keeps the resident session in memory, or in the storage where it is too large. */
-  async #park(signal: AbortSignal): Promise<void> {
+  /** Keeps the resident session in memory, or in the storage where it is too large; `spared` is to be brought next. */
+  async #park(spared: string | undefined, signal: AbortSignal): Promise<void> {
     const session = this.#engine.session();
     if (session !== null && !(await this.#hold(session.id, session.is_named, signal))) {
-      await this.#saveResident(session.id, { isAutomatic: true, signal });
+      await this.#saveResident(session.id, { isAutomatic: true, spared, signal });
       await this.#introduce(session.id);
     }
   }
 
   /** A session that cannot be kept is told of, and given up. */
-  async #parkIfPossible(signal: AbortSignal): Promise<void> {
+  async #parkIfPossible(spared: string | undefined, signal: AbortSignal): Promise<void> {
     try {
-      await this.#park(signal);
+      await this.#park(spared, signal);
     } catch (error) {
       rethrowIfFinal(error);
       const session = this.#engine.session();
@@ -479,8 +495,10 @@ export class SessionManager {
       return await this.#bring(id, signal);
     } catch (error) {
       rethrowIfFinal(error);
-      this.#parked.delete(id);
-      this.#forget(id);
+      if (IS_USELESS.has(serializeError(error).code)) {
+        this.#parked.delete(id);
+        this.#forget(id);
+      }
       this.#notify("not_restored", id, error);
       return null;
     }
@@ -540,7 +558,7 @@ export class SessionManager {
   /** Lets `act` make the session `id` resident in place of the present one, which comes back where that fails. */
   async #exchange(id: string, act: () => Promise<void>, signal: AbortSignal): Promise<void> {
     const before = this.#engine.session();
-    await this.#park(signal);
+    await this.#park(id, signal);
     try {
       await act();
     } catch (error) {
@@ -601,7 +619,7 @@ export class SessionManager {
   }
 
   async #write(as: string, session: StoredSession, chunk: ChunkSource, options: SavingOptions): Promise<void> {
-    const { data = this.#data.get(as), isAutomatic = false, signal } = options;
+    const { isAutomatic = false, spared, signal } = options;
     const store = this.#store;
     const { manifest, is_named } = session;
     const isUnchanged = isAutomatic && !this.#unsaved.has(as) && !this.#data.has(as);
@@ -614,9 +632,16 @@ export class SessionManager {
         hint: "Create the engine with other options.",
       });
     }
-    const snapshot = { id: as, manifest, is_named: is_named || !isAutomatic, ...(data === undefined ? {} : { data }) };
+    const { data = this.#data.get(as) } = options;
+    const snapshot = {
+      id: as,
+      manifest,
+      is_named: is_named || !isAutomatic,
+      by_hand: !isAutomatic || data !== undefined,
+      ...(data !== undefined || this.#data.has(as) ? { data } : {}),
+    };
     const budget = isAutomatic ? { budgetBytes: this.#options.saved_bytes } : {};
-    const { evicted } = await store.save(snapshot, chunk, { ...budget, signal });
+    const { evicted } = await store.save(snapshot, chunk, { ...budget, spared, signal });
     this.#data.delete(as);
     this.#unsaved.delete(as);
     for (const { id } of evicted) {
@@ -626,7 +651,9 @@ export class SessionManager {
 
   /** Another session has taken the room of this one in the storage. */
   #evicted(id: string): void {
-    if (this.#resident?.id !== id && this.#parked.get(id) === undefined) {
+    if (this.#resident?.id === id || this.#parked.get(id) !== undefined) {
+      this.#notify("not_saved", id, new EngineError("storage_full", { detail: "the session had to make room for others" }));
+    } else {
       this.#forget(id);
       this.#notify("dropped", id, undefined);
     }
