@@ -880,6 +880,209 @@ test("without storage everything but saving works @page", async ({ page, backend
   expect(found.save).toMatch(/^storage_unavailable: .*none/);
 });
 
+test("a session that was only looked at is kept when the model goes @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, places, Talk } = harness.sessions;
+      const engine = await harness.openEngine(backend, { sessions: { ...sessions, parked: 1 } });
+      await load(engine, model);
+      const first = new Talk(1, "chat 1");
+      await first.turn(engine, 60);
+      await new Talk(2, "chat 2").turn(engine, 60);
+      await engine.sessions.open("chat 1");
+      await engine.unload();
+      await load(engine, model);
+      const where = places(await engine.sessions.list());
+      const { reuse } = await first.turn(engine, 6);
+      return { where, prefilled: reuse.prefilled };
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual({ where: { "chat 1": "parked" }, prefilled: 7 });
+});
+
+test("what counts of a session is its newest copy, in memory or in the browser @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, Talk } = harness.sessions;
+      const engine = await harness.openEngine(backend, { sessions });
+      await load(engine, model);
+      const talk = new Talk(1, "chat");
+      await talk.turn(engine, 60);
+      await new Talk(2, "else").turn(engine, 6);
+      // In memory as it was, in the browser as it is.
+      await talk.turn(engine, 6);
+      await engine.sessions.save("chat");
+      await engine.unload();
+      await load(engine, model);
+      const { tokens } = await engine.sessions.open("chat");
+      // The other way round.
+      await talk.turn(engine, 6);
+      await engine.sessions.open("else");
+      const again = await engine.sessions.open("chat");
+      return [tokens, again.tokens];
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual([60 + 8 + 6 + 8 - 1, 60 + 8 + 6 + 8 + 6 + 8 - 1]);
+});
+
+test("a session whose saved copy another tab has removed is kept when the model goes @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, places, Talk } = harness.sessions;
+      const [engine, other] = [await harness.openEngine(backend, { sessions }), await harness.openEngine(backend, { sessions })];
+      await load(engine, model);
+      await new Talk(1, "chat").turn(engine, 60);
+      await engine.sessions.save("chat");
+      await other.sessions.delete("chat");
+      await engine.unload();
+      await load(engine, model);
+      return places(await engine.sessions.list());
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual({ chat: "parked" });
+});
+
+test("without a database sessions in memory work, and only saving is refused @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model }) => {
+      const { load, outcome, places, Talk } = harness.sessions;
+      // What no older version of the page can open.
+      await new Promise<void>((resolve, reject) => {
+        const request = indexedDB.open("signbit", 99);
+        request.onsuccess = () => resolve(request.result.close());
+        request.onerror = () => reject(request.error ?? new Error("not opened"));
+      });
+      const engine = await harness.openEngine(backend, { sessions: { debounceMs: 600_000 } });
+      const codes: string[] = [];
+      engine.on("session", ({ code }) => codes.push(code));
+      await load(engine, model);
+      const talk = new Talk(1, "chat 1");
+      await talk.turn(engine, 20);
+      await new Talk(2, "chat 2").turn(engine, 20);
+      const snapshot = await engine.sessions.snapshot("chat 2");
+      const outcomes = [
+        await outcome(engine.sessions.open("chat 1")),
+        await outcome(engine.sessions.fork("chat 1", "fork")),
+        await outcome(engine.sessions.restore(snapshot, { session: "copy" })),
+        await outcome(engine.sessions.delete("chat 2")),
+        await outcome(engine.sessions.delete("copy")),
+      ];
+      const save = await outcome(engine.sessions.save("fork"));
+      const where = places(await engine.sessions.list());
+      const { reuse } = await talk.turn(engine, 6);
+      return { outcomes, save: save.split(":")[0], where, source: reuse.source, codes };
+    },
+    { backend, model: DENSE },
+  );
+  expect(found).toEqual({
+    outcomes: ["ok", "ok", "ok", "ok", "ok"],
+    save: "storage_unavailable",
+    where: { fork: "parked", "chat 1": "parked" },
+    source: "parked",
+    codes: [],
+  });
+});
+
+test("what makes room is never the session that is opened, nor what was saved by hand @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model }) => {
+      const { load, outcome, places, Talk } = harness.sessions;
+      const first = await harness.openEngine(backend, { sessions: { autosave: false } });
+      await load(first, model);
+      await new Talk(9).turn(first, 100);
+      const bytes = (await first.sessions.list())[0]?.bytes ?? 0;
+      first.terminate();
+      // One session has room in the browser, none in memory.
+      const engine = await harness.openEngine(backend, { sessions: { parkedBytes: 1, savedBytes: 1.5 * bytes, debounceMs: 600_000 } });
+      await load(engine, model);
+      await new Talk(1, "chat 1").turn(engine, 100);
+      await new Talk(2, "chat 2").turn(engine, 100);
+      const opened = await outcome(engine.sessions.open("chat 1"));
+      await engine.sessions.save("chat 2", { data: "kept" });
+      for (const seed of [3, 4]) {
+        await new Talk(seed, `chat ${seed}`).turn(engine, 100);
+      }
+      const infos = await engine.sessions.list();
+      return { opened, where: places(infos), data: infos.find(({ id }) => id === "chat 2")?.data };
+    },
+    { backend, model: HYBRID },
+  );
+  expect(found).toEqual({ opened: "ok", where: { "chat 4": "resident", "chat 3": "saved", "chat 2": "saved" }, data: "kept" });
+});
+
+test("what is restored takes the place of a session and of its data @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const found = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, Talk } = harness.sessions;
+      const engine = await harness.openEngine(backend, { sessions });
+      await load(engine, model);
+      await new Talk(1, "chat").turn(engine, 20);
+      await engine.sessions.save("chat", { data: "of the old chat" });
+      await new Talk(2, "other").turn(engine, 60);
+      const { manifest, chunks } = await engine.sessions.snapshot("other");
+      const restored = await engine.sessions.restore({ manifest, chunks }, { session: "chat" });
+      const saved = await engine.sessions.save("chat");
+      return [restored, saved].map(({ tokens, data }) => ({ tokens, data }));
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(found).toEqual([{ tokens: 67, data: undefined }, { tokens: 67, data: undefined }]);
+});
+
+test("what is no name, no snapshot and no size of chunks is refused, and the chat goes on @page", async ({ page, backend }) => {
+  await openHarness(page);
+  const { names, values, sizes, prefilled, notices } = await page.evaluate(
+    async ({ backend, model, sessions }) => {
+      const { load, generate, outcome, Talk } = harness.sessions;
+      const engine = await harness.openEngine(backend, { sessions });
+      const notices: string[] = [];
+      engine.on("notice", ({ message }) => notices.push(message));
+      await load(engine, model);
+      const talk = new Talk(1, "chat");
+      await talk.turn(engine, 20);
+      const { manifest } = await engine.sessions.snapshot("chat");
+      const names: string[] = [];
+      for (const name of [5, null, {}, "\ud800"] as unknown as string[]) {
+        const { save, open, delete: remove, fork, snapshot, restore, export: pack } = engine.sessions;
+        const generation = generate(engine, [3, 1, 4], { session: name });
+        const calls = [save(name), open(name), remove(name), fork("chat", name), fork(name, "new"), snapshot(name), pack(name)];
+        const restored = restore({ manifest, chunks: [] }, { session: name });
+        for (const call of [generation, ...calls, restored]) {
+          names.push((await outcome(call)).split(":")[0] ?? "");
+        }
+      }
+      names.push((await outcome(engine.sessions.open(undefined as never))).split(":")[0] ?? "");
+      const values: string[] = [];
+      for (const value of [undefined, {}, { manifest: null, chunks: [] }, { manifest }, { manifest, chunks: ["text"] }]) {
+        values.push((await outcome(engine.sessions.restore(value as never))).split(":")[0] ?? "");
+      }
+      values.push((await outcome(engine.sessions.import("text" as never))).split(":")[0] ?? "");
+      const large = new Blob([new Uint8Array(16_000_001)]);
+      values.push(await outcome(engine.sessions.restore({ manifest, chunks: [large] })));
+      const sizes: string[] = [];
+      for (const chunkBytes of [0, 3, 4092, 4098, 16_000_004, Number.NaN]) {
+        sizes.push((await outcome(harness.openEngine(backend, { sessions: { chunkBytes } }))).split(":")[0] ?? "");
+      }
+      const { reuse } = await talk.turn(engine, 6);
+      return { names, values, sizes, prefilled: reuse.prefilled, notices };
+    },
+    { backend, model: DENSE, sessions: BY_HAND },
+  );
+  expect(new Set([...names, ...values.slice(0, -1), ...sizes])).toEqual(new Set(["invalid_request"]));
+  expect(values.at(-1)).toMatch(/^snapshot_corrupt: a chunk has 16000001 bytes/);
+  expect(prefilled).toBe(7);
+  expect(notices).toEqual([]);
+});
+
 test("sessions that save themselves keep to their bytes, and those without a name go first @page", async ({ page, backend }) => {
   await openHarness(page);
   const found = await page.evaluate(

@@ -31,7 +31,7 @@ async function checkSaves(page: Page): Promise<void> {
     // Most of a session is the same from one save to the next.
     const second = await storage.saveSession({ id: "chat", seeds: [1, 2, 4, 5], isNamed: true });
     const read = await storage.readSession("chat");
-    const info = { id: "chat", model: "model", tokens: 4, bytes: 400_000, is_named: true, saved_at: 2000, used_at: 2000 };
+    const info = { id: "chat", model: "model", tokens: 4, bytes: 400_000, is_named: true, by_hand: false, saved_at: 2000, used_at: 2000 };
     await storage.saveSession({ id: "empty", seeds: [], data: null });
     const empty = await storage.readSession("empty");
     await storage.setNow(3000);
@@ -226,6 +226,28 @@ for (const kind of ["a profile on the disk", "a private window"] as const) {
   });
 }
 
+test("what was saved by hand, or is spared, makes no room for others @page", async ({ persistent: page }) => {
+  await openHarness(page);
+  const found = await page.evaluate(async () => {
+    const storage = harness.storage.open();
+    await storage.saveSession({ id: "by hand", seeds: [1, 2], byHand: true, data: "kept" });
+    // Once by hand, always by hand.
+    await storage.saveSession({ id: "by hand", seeds: [1, 3] }, { budgetBytes: 200_000 });
+    await storage.saveSession({ id: "spared", seeds: [4] });
+    await storage.saveSession({ id: "other", seeds: [5] });
+    const { evicted } = await storage.saveSession({ id: "new", seeds: [6] }, { budgetBytes: 200_000, spared: "spared" });
+    const next = await storage.saveSession({ id: "next", seeds: [7, 8] }, { budgetBytes: 200_000 });
+    const kept = await storage.readSession("by hand");
+    await storage.saveSession({ id: "by hand", seeds: [1, 3], data: undefined });
+    return { evicted: [evicted, next.evicted.sort()], kept, emptied: await storage.readSession("by hand") };
+  });
+  expect(found).toEqual({
+    evicted: [["other"], ["new", "spared"]],
+    kept: { seeds: [1, 3], is_named: false, data: "kept" },
+    emptied: { seeds: [1, 3], is_named: false, data: undefined },
+  });
+});
+
 test("within a budget the sessions go that were not used for longest, those with a name last @page", async ({ persistent: page }) => {
   await openHarness(page);
   const found = await page.evaluate(async () => {
@@ -269,7 +291,7 @@ test("within a budget the sessions go that were not used for longest, those with
     evicted: [["old"], [], ["new"], ["a", "used", "named, old"], ["b"]],
     list: ["named"],
     tooLarge:
-      "storage_full: The browser's storage is full: the session takes 500000 bytes, and all saved sessions may take 499999",
+      "storage_full: The browser's storage is full: the session takes 500000 bytes, and all that save themselves may take 499999",
     fits: ["named"],
     rest: ["c"],
     read: [1, 2, 3, 4, 5],
@@ -642,8 +664,14 @@ test("the file of a session is one that tar unpacks, and tar packs others that c
     for (const format of ["ustar", "gnu", "posix"]) {
       for (const what of [["."], ["manifest.json", "data.json", "chunks"]]) {
         tar("cf", "../again.tar", `--format=${format}`, ...what);
-        const again = await imported(storage, readFileSync(path.join(folder, "again.tar")));
+        const packed = readFileSync(path.join(folder, "again.tar"));
+        const again = await imported(storage, packed);
         expect(again, `${format} ${what}`).toEqual({ seeds: [1, 2, 3], is_named: true, data: { title: "Übung" } });
+        const data = await page.evaluate(
+          (bytes) => harness.signbit.readSessionData(new Blob([new Uint8Array(bytes)])),
+          [...packed],
+        );
+        expect(data).toEqual({ title: "Übung" });
       }
     }
   } finally {

@@ -18,9 +18,10 @@ import {
 } from "./chat.js";
 import { Connection, type CallListeners } from "./connection.js";
 import { packArchive, unpackArchive } from "./sessions/archive.js";
-import { chunkSizes, type SnapshotManifest } from "./sessions/snapshot.js";
+import { chunkSizes, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, type SnapshotManifest } from "./sessions/snapshot.js";
 import { abortError, EngineError, type ErrorCode } from "./errors.js";
 import type { Method, NamedBlob, Params, Result, SourceParts } from "./protocol.js";
+import { isRecord } from "./shapes.js";
 import { serveFetch } from "./storage/remote-fetch.js";
 import { StepStream } from "./step-stream.js";
 import { TaskQueue } from "./task-queue.js";
@@ -53,6 +54,7 @@ import type {
 export { fits, memoryBudget, type CatalogueEntry, type Fit } from "./catalogue.js";
 export type * from "./chat.js";
 export { ERROR_CODES, EngineError, isAbortError, isErrorCode, type ErrorCode } from "./errors.js";
+export { readSessionData } from "./sessions/archive.js";
 export type { SnapshotChunk, SnapshotManifest } from "./sessions/snapshot.js";
 export type * from "./types.js";
 
@@ -107,14 +109,14 @@ export interface SessionsOptions {
   readonly parkedBytes?: number;
   /**
    * Whether sessions are saved in the browser without being asked for, which is the default: those with a name when they
-   * have rested for `debounceMs`, 2000 by default, and any that has to make room in memory. All saved sessions
-   * together then take at most `savedBytes`, 2 GiB by default: of those that exceed it, the ones without a name go
-   * first, and then the ones that were not used for longest.
+   * have rested for `debounceMs`, 2000 by default, and any that has to make room in memory. Together they take at most
+   * `savedBytes`, 2 GiB by default: of those that exceed it, the ones without a name go first, and then the ones that
+   * were not used for longest. Sessions that were ever saved by hand, or with data, do not count and do not go.
    */
   readonly autosave?: boolean;
   readonly debounceMs?: number;
   readonly savedBytes?: number;
-  /** The most bytes of a chunk of a snapshot, 8 MiB by default and at most 16,000,000. */
+  /** The most bytes of a chunk of a snapshot, 8 MiB by default: a multiple of 4 from 4096 to 16,000,000. */
   readonly chunkBytes?: number;
   /**
    * The most bytes of the resident session's checkpoints in the worker's memory, 512 MiB by default. With fewer, more is
@@ -154,6 +156,10 @@ type EventOf<T extends EngineEvent["type"]> = Extract<EngineEvent, { type: T }>;
 
 /** Makes an engine and waits until it is ready to load a model. */
 export async function createEngine(options: CreateEngineOptions = {}): Promise<Engine> {
+  const { chunkBytes } = options.sessions ?? {};
+  if (chunkBytes !== undefined) {
+    checkChunkBytes(chunkBytes);
+  }
   const engine = new Engine(options);
   await engine.start();
   return engine;
@@ -184,28 +190,29 @@ export class Engine {
      * Saves a session in the browser now, and `data` with it: anything that can be cloned, such as the messages that it
      * holds. Without `data` it keeps what was saved with it before.
      */
-    save: (id: string, options: { readonly data?: unknown; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
-      this.#request("save_session", defined({ id, data: options.data }), options, false),
+    save: async (id: string, options: { readonly data?: unknown; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#request("save_session", defined({ id: checkedId(id), data: options.data }), options, false),
     /** Brings a session onto the device, so that its next request need not. */
-    open: (id: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
-      this.#request("open_session", { id }, options),
+    open: async (id: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#request("open_session", { id: checkedId(id) }, options),
     /** Forgets a session on the device, in memory and in the browser. */
-    delete: async (id: string): Promise<void> => void (await this.#request("delete_session", { id }, {}, false)),
+    delete: async (id: string): Promise<void> => void (await this.#request("delete_session", { id: checkedId(id) }, {}, false)),
     /** Gives a session as it is now a second name, under which it goes on in another way. */
-    fork: (id: string, as: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
-      this.#request("fork_session", { id, as }, options, false),
+    fork: async (id: string, as: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
+      this.#request("fork_session", { id: checkedId(id), as: checkedId(as) }, options, false),
     /** A session as a value; the one on the device where there is no id. */
-    snapshot: (id?: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionSnapshot> =>
-      this.#request("snapshot_session", { id: id ?? null }, options, false),
+    snapshot: async (id?: string, options: { readonly signal?: AbortSignal } = {}): Promise<SessionSnapshot> =>
+      this.#request("snapshot_session", { id: id === undefined ? null : checkedId(id) }, options, false),
     /**
      * Brings a session onto the device from a snapshot, whose chunks may come in any order, in place of what has its
-     * name. Without a name it gets an id. Where it does not fit the model or is not whole, the session before stays.
+     * name, `data` included. Without a name it gets an id. Where it does not fit the model or is not whole, the session
+     * before stays.
      */
     restore: (snapshot: SessionValue, options: { readonly session?: string; readonly signal?: AbortSignal } = {}): Promise<SessionInfo> =>
       this.#restore(snapshot, options),
     /** A session in a file, a tar archive. `data` has to be JSON for this. */
     export: async (id: string, options: { readonly signal?: AbortSignal } = {}): Promise<Blob> => {
-      const { manifest, chunks, data } = await this.sessions.snapshot(id, options);
+      const { manifest, chunks, data } = await this.sessions.snapshot(checkedId(id), options);
       const blobs = new Map([...chunkSizes(manifest).keys()].map((digest, index) => [digest, chunks[index] ?? new Blob()]));
       return packArchive(manifest, data, (digest) => Promise.resolve(blobs.get(digest) ?? new Blob()));
     },
@@ -392,9 +399,16 @@ export class Engine {
   }
 
   async #restore(
-    { manifest, chunks, data }: SessionValue,
+    value: SessionValue,
     { session, signal }: { readonly session?: string; readonly signal?: AbortSignal },
   ): Promise<SessionInfo> {
+    if (session !== undefined) {
+      checkedId(session);
+    }
+    if (!isSessionValue(value)) {
+      throw new EngineError("invalid_request", { detail: "a snapshot is an object with a manifest and an array of chunks" });
+    }
+    const { manifest, chunks, data } = value;
     const blobs = chunks.map((chunk) => (chunk instanceof Blob ? chunk : new Blob([chunk as BlobPart])));
     return this.#request("restore_session", defined({ manifest, chunks: blobs, data, session }), { signal });
   }
@@ -428,17 +442,23 @@ export class Engine {
     const stream = new StepStream<T>(abort);
     // Grows with each step: should the device be lost, the request is sent again and goes on from here.
     const generated: number[] = [];
-    this.#request("generate", defined({ ...request, generated }), {
-      signal: controller.signal,
-      onStep: (step) => {
-        generated.push(...step.ids);
-        const value = map(step);
-        if (value !== undefined) {
-          stream.push(value);
-        }
-      },
-      onProgress: (progress) => this.#emit({ type: "progress", progress }),
-    })
+    const generate = async (): Promise<null> => {
+      if (request.session !== undefined) {
+        checkedId(request.session);
+      }
+      return this.#request("generate", defined({ ...request, generated }), {
+        signal: controller.signal,
+        onStep: (step) => {
+          generated.push(...step.ids);
+          const value = map(step);
+          if (value !== undefined) {
+            stream.push(value);
+          }
+        },
+        onProgress: (progress) => this.#emit({ type: "progress", progress }),
+      });
+    };
+    generate()
       .then(
         () => stream.close(),
         (error: unknown) => stream.fail(error),
@@ -670,6 +690,31 @@ function sourceParts(source: ModelSource): SourceParts {
     }
   }
   return blobs.length > 0 ? { kind: "blobs", blobs } : { kind: "urls", urls };
+}
+
+/** A text with half of a surrogate pair would become another on its way into the engine. */
+function checkedId(id: unknown): string {
+  if (typeof id !== "string" || /\p{Surrogate}/u.test(id)) {
+    throw new EngineError("invalid_request", { detail: "the name of a session has to be well-formed text" });
+  }
+  return id;
+}
+
+function isSessionValue(value: unknown): value is SessionValue {
+  return (
+    isRecord(value) &&
+    isRecord(value["manifest"]) &&
+    Array.isArray(value["chunks"]) &&
+    value["chunks"].every((chunk) => chunk instanceof Blob || chunk instanceof ArrayBuffer || chunk instanceof Uint8Array)
+  );
+}
+
+function checkChunkBytes(bytes: number): void {
+  if (!(bytes >= MIN_CHUNK_BYTES && bytes <= MAX_CHUNK_BYTES && bytes % 4 === 0)) {
+    throw new EngineError("invalid_request", {
+      detail: `chunkBytes is ${String(bytes)}, and has to be a multiple of 4 from ${MIN_CHUNK_BYTES} to ${MAX_CHUNK_BYTES}`,
+    });
+  }
 }
 
 function checkedSha256(text: string): string {

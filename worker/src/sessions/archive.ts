@@ -80,9 +80,12 @@ export async function packArchive(manifest: SnapshotManifest, data: unknown, sou
 
 /**
  * Reads a file that may be anything. The chunks stay in it. Rejects with `snapshot_corrupt` where it is not a whole
- * archive of a session.
+ * archive of a session, and with `invalid_request` where it is no file.
  */
 export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
+  if (!((file as unknown) instanceof Blob)) {
+    throw new EngineError("invalid_request", { detail: "the file of a session has to be a Blob" });
+  }
   const files = new Map<string, Blob>();
   for await (const [name, content] of entriesOf(file)) {
     if (name !== MANIFEST && name !== DATA && !(name.startsWith(CHUNKS) && isDigest(name.slice(CHUNKS.length)))) {
@@ -109,6 +112,14 @@ export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
     chunks.set(digest, chunk);
   }
   return { manifest, data: await readJson(files, DATA), chunks };
+}
+
+/**
+ * What the page keeps with the session in a file, which is undefined where there is nothing. Needs no engine; rejects as
+ * `unpackArchive` does.
+ */
+export async function readSessionData(file: Blob): Promise<unknown> {
+  return (await unpackArchive(file)).data;
 }
 
 /** A file of the archive: header, content, and zeros up to a whole block. */

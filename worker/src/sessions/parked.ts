@@ -5,10 +5,16 @@
 
 import { chunkSizes, type SnapshotManifest } from "./snapshot.js";
 
-/** A session that can become resident again without storage. */
-export interface ParkedSession {
+/** A session that can become resident again, but for its chunks. */
+export interface StoredSession {
   readonly manifest: SnapshotManifest;
   readonly is_named: boolean;
+}
+
+/** One that needs no storage for that. */
+export interface ParkedSession extends StoredSession {
+  /** Milliseconds since 1970. */
+  readonly parked_at: number;
 }
 
 export interface ParkedLimits {

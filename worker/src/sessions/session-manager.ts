@@ -3,15 +3,24 @@
  * overlaps: the worker carries out one request at a time, and ends the save under way before it begins the next.
  */
 
-import { EngineError, isAbortError, serializeError, throwIfAborted } from "../errors.js";
+import { EngineError, isAbortError, serializeError, throwIfAborted, type ErrorCode } from "../errors.js";
 import type { Params } from "../protocol.js";
 import { turn } from "../turn.js";
 import type { ReuseSource, SessionInfo, SessionNotice, SessionNoticeCode, SessionSnapshot } from "../types.js";
 import { uniqueId } from "../unique-id.js";
 import type { OpenSnapshot, ResidentSession, WasmEngine } from "../wasm-engine.js";
-import { ParkedSessions, type ParkedSession } from "./parked.js";
-import type { SnapshotStore } from "./snapshot-store.js";
-import { chunkSizes, isSnapshotManifest, readBytes, snapshotBytes, sum, type ChunkSource, type SnapshotManifest } from "./snapshot.js";
+import { ParkedSessions, type ParkedSession, type StoredSession } from "./parked.js";
+import type { SnapshotInfo, SnapshotStore } from "./snapshot-store.js";
+import {
+  type ChunkSource,
+  chunkSizes,
+  isSnapshotManifest,
+  MAX_CHUNK_BYTES,
+  readBytes,
+  snapshotBytes,
+  type SnapshotManifest,
+  sum,
+} from "./snapshot.js";
 
 /** How sessions are kept, for as long as the worker lives. */
 export interface SessionOptions {
@@ -43,6 +52,9 @@ const DEFAULTS = {
 /** What a save holds of a session at most; bytes beyond are read from the device a second time. */
 const HELD_BYTES = 64 * MIB;
 
+/** After these of the engine a snapshot will never be restored here. */
+const IS_USELESS: ReadonlySet<ErrorCode> = new Set(["snapshot_corrupt", "snapshot_mismatch"]);
+
 const MESSAGES: Readonly<Record<SessionNoticeCode, string>> = {
   saved: "The session is saved.",
   not_saved: "The session is not saved. Answers go on, and it is tried again after the next one.",
@@ -57,10 +69,12 @@ export type TellSession = (notice: SessionNotice, error: unknown) => void;
 type Piece = () => Promise<Uint8Array>;
 
 interface SavingOptions {
-  /** What the page keeps with the session. Without it, what it kept before. */
+  /** What the page keeps with the session. Where it is undefined, what it kept before. */
   readonly data?: unknown;
   /** Nobody has asked for it. */
   readonly isAutomatic?: boolean;
+  /** A session that must not make room for it. */
+  readonly spared?: string | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -75,13 +89,12 @@ export class SessionManager {
   #model: string | null = null;
   /** As it was after the last request: while one is carried out, the engine answers no questions. */
   #resident: (ResidentSession & { readonly bytes: number }) | null = null;
-  /** Whether the resident session has moved on since it was parked or saved. */
-  #hasMoved = false;
+  #hasStorageAnswered = false;
   /** Sessions to be saved when there is time. */
   readonly #unsaved = new Set<string>();
   /** When that is, on the clock of `performance`. */
   #dueAt = 0;
-  /** What came with a session and is to be saved with it. */
+  /** What came with a session and is to be saved with it; undefined where nothing did, in place of what was there. */
   readonly #data = new Map<string, unknown>();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #saving: { readonly controller: AbortController; readonly end: Promise<void> } | undefined;
@@ -122,8 +135,7 @@ export class SessionManager {
   async enter(model: string): Promise<void> {
     this.#model = model;
     this.#note();
-    // Without the storage, what is in memory has to do; a request for what is saved says what is wrong.
-    const saved = (await this.#store?.list().catch(() => [])) ?? [];
+    const saved = await this.#saved();
     for (const id of new Set([...this.#parked.entries().map(([id]) => id), ...saved.map(({ id }) => id)])) {
       await this.#introduce(id);
     }
@@ -131,12 +143,8 @@ export class SessionManager {
 
   /** Keeps the resident session before something that it does not outlive. */
   async leave(signal: AbortSignal): Promise<void> {
-    if (this.#resident !== null && this.#hasMoved) {
-      await this.#parkIfPossible(signal);
-      await this.#makeRoom(null, signal);
-    } else if (this.#resident !== null) {
-      await this.#introduce(this.#resident.id);
-    }
+    await this.#parkIfPossible(undefined, signal);
+    await this.#makeRoom(null, signal);
   }
 
   /** There is no model any more. */
@@ -151,14 +159,15 @@ export class SessionManager {
     if (session !== undefined && session !== this.#resident?.id) {
       // Another tab may have saved it, or deleted it, and it may belong to another model.
       const reason = await this.#introduce(session);
-      if (reason !== undefined) {
+      // Without the storage nobody knows whether there is such a session.
+      if (reason !== undefined && serializeError(reason).code !== "storage_unavailable") {
         this.#notify("not_restored", session, reason);
       }
     }
     const { id, park, bring } = this.#engine.place(request, uniqueId());
     let source: ReuseSource = id === this.#resident?.id ? "resident" : "fork";
     if (park) {
-      await this.#parkIfPossible(signal);
+      await this.#parkIfPossible(bring ?? undefined, signal);
     }
     if (bring !== null) {
       const broughtFrom = await this.#bringIfPossible(bring, signal);
@@ -173,7 +182,6 @@ export class SessionManager {
     this.#note();
     if (this.#resident !== null) {
       const { id, is_named } = this.#resident;
-      this.#hasMoved = true;
       // What is parked or saved of it is the past.
       this.#engine.forget(id);
       if (is_named) {
@@ -194,14 +202,14 @@ export class SessionManager {
     }
   }
 
-  /** Those on the device and in memory first, each once. */
+  /** Those on the device and in memory first, each once. Only these where the storage does not answer. */
   async list(): Promise<readonly SessionInfo[]> {
-    const saved = (await this.#store?.list()) ?? [];
+    const saved = await this.#saved();
     const infos = new Map<string, SessionInfo>();
     const add = (info: Omit<SessionInfo, "saved_at" | "data">): void => {
       if (!infos.has(info.id)) {
         const { saved_at = null, data: savedData } = saved.find(({ id }) => id === info.id) ?? {};
-        const data = this.#data.get(info.id) ?? savedData;
+        const data = this.#data.has(info.id) ? this.#data.get(info.id) : savedData;
         infos.set(info.id, { ...info, saved_at, ...(data === undefined ? {} : { data }) });
       }
     };
@@ -234,18 +242,27 @@ export class SessionManager {
 
   /** Forgets a session wherever it is. */
   async delete(id: string): Promise<void> {
-    const wasSaved = (await this.#store?.delete(id)) ?? false;
-    const wasHere = this.#resident?.id === id || this.#parked.get(id) !== undefined;
-    if (!wasSaved && !wasHere) {
-      throw unknownSession(id);
-    }
+    const isResident = this.#resident?.id === id;
+    const wasHere = isResident || this.#parked.get(id) !== undefined;
     this.#parked.delete(id);
     this.#unsaved.delete(id);
     this.#data.delete(id);
     this.#forget(id);
-    if (this.#resident?.id === id) {
+    if (isResident) {
       this.#engine.reset();
       this.#note();
+    }
+    let wasSaved = false;
+    try {
+      wasSaved = (await this.#store?.delete(id)) ?? false;
+    } catch (error) {
+      // Where the storage has never answered, this page has saved nothing.
+      if (!wasHere || this.#hasStorageAnswered) {
+        throw error;
+      }
+    }
+    if (!wasSaved && !wasHere) {
+      throw unknownSession(id);
     }
   }
 
@@ -258,12 +275,12 @@ export class SessionManager {
       });
     }
     const data = await this.#dataOf(id);
-    const parked = this.#parked.get(id);
+    const parked = await this.#parkedCopy(id);
     let isHeld = false;
     if (this.#resident?.id === id) {
       isHeld = await this.#hold(as, true, signal);
     } else if (parked !== undefined) {
-      this.#parked.put(as, { ...parked, is_named: true }, new Map());
+      this.#parked.put(as, { ...parked, is_named: true, parked_at: Date.now() }, new Map());
       await this.#introduce(as);
       isHeld = true;
     }
@@ -311,14 +328,16 @@ export class SessionManager {
     if (!isSnapshotManifest(manifest)) {
       throw new EngineError("snapshot_corrupt", { detail: "its manifest is none" });
     }
+    const large = chunks.find(({ size }) => size > MAX_CHUNK_BYTES);
+    if (large !== undefined) {
+      throw new EngineError("snapshot_corrupt", { detail: `a chunk has ${large.size} bytes, and ${MAX_CHUNK_BYTES} at most belong to one` });
+    }
     const id = session ?? uniqueId();
     const isNamed = session !== undefined;
     await this.#exchange(id, () => this.#install(id, isNamed, manifest, chunks.map((chunk) => () => readBytes(chunk)), signal), signal);
     // What may have had this name has given way.
     this.#parked.delete(id);
-    if (data !== undefined) {
-      this.#data.set(id, data);
-    }
+    this.#data.set(id, data);
     this.moved();
     return this.#info(id);
   }
@@ -361,9 +380,23 @@ export class SessionManager {
     }
     const chunks = new Map<string, Uint8Array<ArrayBuffer>>();
     const manifest = await this.#read(open, this.#isHeld, (digest, bytes) => void chunks.set(digest, bytes), signal);
-    this.#parked.put(as, { manifest, is_named: isNamed }, chunks);
+    this.#parked.put(as, { manifest, is_named: isNamed, parked_at: Date.now() }, chunks);
     await this.#introduce(as);
     return true;
+  }
+
+  /** What is in memory of a session, unless it was saved since as another: then that counts, and this is given up. */
+  async #parkedCopy(id: string): Promise<ParkedSession | undefined> {
+    const parked = this.#parked.get(id);
+    if (parked === undefined) {
+      return undefined;
+    }
+    const saved = await this.#store?.read(id).catch(() => undefined);
+    if (saved === undefined || saved.saved_at <= parked.parked_at || saved.manifest.digest === parked.manifest.digest) {
+      return parked;
+    }
+    this.#parked.delete(id);
+    return undefined;
   }
 
   /**
@@ -375,7 +408,7 @@ export class SessionManager {
       return undefined;
     }
     try {
-      const session = this.#parked.get(id) ?? (await this.#store?.read(id));
+      const session = (await this.#parkedCopy(id)) ?? (await this.#store?.read(id));
       this.#engine.forget(id);
       if (session !== undefined) {
         this.#engine.know(id, session.manifest, session.is_named);
@@ -387,20 +420,19 @@ export class SessionManager {
     }
   }
 
-  /** Keeps the resident session in memory, or in the storage where it is too large. */
-  async #park(signal: AbortSignal): Promise<void> {
+  /** Keeps the resident session in memory, or in the storage where it is too large; `spared` is to be brought next. */
+  async #park(spared: string | undefined, signal: AbortSignal): Promise<void> {
     const session = this.#engine.session();
     if (session !== null && !(await this.#hold(session.id, session.is_named, signal))) {
-      await this.#saveResident(session.id, { isAutomatic: true, signal });
+      await this.#saveResident(session.id, { isAutomatic: true, spared, signal });
       await this.#introduce(session.id);
     }
-    this.#hasMoved = false;
   }
 
   /** A session that cannot be kept is told of, and given up. */
-  async #parkIfPossible(signal: AbortSignal): Promise<void> {
+  async #parkIfPossible(spared: string | undefined, signal: AbortSignal): Promise<void> {
     try {
-      await this.#park(signal);
+      await this.#park(spared, signal);
     } catch (error) {
       rethrowIfFinal(error);
       const session = this.#engine.session();
@@ -426,10 +458,7 @@ export class SessionManager {
 
   async #spill(id: string, signal: AbortSignal): Promise<void> {
     try {
-      const saved = await this.#store?.read(id);
-      if (saved?.manifest.digest !== this.#parked.get(id)?.manifest.digest) {
-        await this.#saveStored(id, id, { isAutomatic: true, signal });
-      }
+      await this.#saveStored(id, id, { isAutomatic: true, signal });
     } catch (error) {
       rethrowIfFinal(error);
       this.#parked.delete(id);
@@ -448,7 +477,7 @@ export class SessionManager {
 
   /** Makes a known session resident. */
   async #bring(id: string, signal: AbortSignal | undefined): Promise<ReuseSource> {
-    const source = this.#parked.get(id) === undefined ? "saved" : "parked";
+    const source = (await this.#parkedCopy(id)) === undefined ? "saved" : "parked";
     await this.#withStored(id, signal, ({ manifest, is_named }) => {
       const pieces = [...chunkSizes(manifest).keys()].map((digest) => () => this.#chunk(digest));
       return this.#install(id, is_named, manifest, pieces, signal);
@@ -457,7 +486,6 @@ export class SessionManager {
     if (source === "saved") {
       await this.#store?.touch(id).catch(() => undefined);
     }
-    this.#hasMoved = false;
     return source;
   }
 
@@ -467,8 +495,10 @@ export class SessionManager {
       return await this.#bring(id, signal);
     } catch (error) {
       rethrowIfFinal(error);
-      this.#parked.delete(id);
-      this.#forget(id);
+      if (IS_USELESS.has(serializeError(error).code)) {
+        this.#parked.delete(id);
+        this.#forget(id);
+      }
       this.#notify("not_restored", id, error);
       return null;
     }
@@ -478,10 +508,10 @@ export class SessionManager {
   async #withStored<T>(
     id: string,
     signal: AbortSignal | undefined,
-    act: (session: ParkedSession) => Promise<T>,
+    act: (session: StoredSession) => Promise<T>,
   ): Promise<T> {
     const store = this.#store;
-    const parked = this.#parked.get(id);
+    const parked = await this.#parkedCopy(id);
     if (parked !== undefined) {
       return act(parked);
     }
@@ -518,7 +548,7 @@ export class SessionManager {
   /** Lets `act` make the session `id` resident in place of the present one, which comes back where that fails. */
   async #exchange(id: string, act: () => Promise<void>, signal: AbortSignal): Promise<void> {
     const before = this.#engine.session();
-    await this.#park(signal);
+    await this.#park(id, signal);
     try {
       await act();
     } catch (error) {
@@ -529,7 +559,6 @@ export class SessionManager {
       throw error;
     }
     this.#note();
-    this.#hasMoved = false;
     await this.#makeRoom(id, signal);
   }
 
@@ -537,7 +566,6 @@ export class SessionManager {
   async #save(id: string, as: string, options: SavingOptions): Promise<void> {
     if (this.#resident?.id === id) {
       await this.#saveResident(as, options);
-      this.#hasMoved &&= as !== id;
     } else {
       await this.#saveStored(id, as, options);
     }
@@ -545,7 +573,7 @@ export class SessionManager {
 
   /** Saves a session that is in memory, or once more one that is saved. */
   async #saveStored(id: string, as: string, options: SavingOptions): Promise<void> {
-    const session = this.#parked.get(id) ?? (await this.#store?.read(id));
+    const session = (await this.#parkedCopy(id)) ?? (await this.#store?.read(id));
     if (session === undefined) {
       throw unknownSession(id);
     }
@@ -580,19 +608,30 @@ export class SessionManager {
     await this.#write(as, { manifest, is_named }, chunk, options);
   }
 
-  async #write(as: string, session: ParkedSession, chunk: ChunkSource, options: SavingOptions): Promise<void> {
-    const { data = this.#data.get(as), isAutomatic = false, signal } = options;
+  async #write(as: string, session: StoredSession, chunk: ChunkSource, options: SavingOptions): Promise<void> {
+    const { isAutomatic = false, spared, signal } = options;
     const store = this.#store;
+    const { manifest, is_named } = session;
+    const isUnchanged = isAutomatic && !this.#unsaved.has(as) && !this.#data.has(as);
+    if (isUnchanged && (await store?.read(as))?.manifest.digest === manifest.digest) {
+      return;
+    }
     if (store === null || (isAutomatic && !this.#options.autosave)) {
       throw new EngineError("storage_unavailable", {
         detail: `the engine was made with ${store === null ? 'storage: "none"' : "autosave: false"}`,
         hint: "Create the engine with other options.",
       });
     }
-    const { manifest, is_named } = session;
-    const snapshot = { id: as, manifest, is_named: is_named || !isAutomatic, ...(data === undefined ? {} : { data }) };
+    const { data = this.#data.get(as) } = options;
+    const snapshot = {
+      id: as,
+      manifest,
+      is_named: is_named || !isAutomatic,
+      by_hand: !isAutomatic || data !== undefined,
+      ...(data !== undefined || this.#data.has(as) ? { data } : {}),
+    };
     const budget = isAutomatic ? { budgetBytes: this.#options.saved_bytes } : {};
-    const { evicted } = await store.save(snapshot, chunk, { ...budget, signal });
+    const { evicted } = await store.save(snapshot, chunk, { ...budget, spared, signal });
     this.#data.delete(as);
     this.#unsaved.delete(as);
     for (const { id } of evicted) {
@@ -602,9 +641,9 @@ export class SessionManager {
 
   /** Another session has taken the room of this one in the storage. */
   #evicted(id: string): void {
-    if (this.#resident?.id === id) {
-      this.#hasMoved = true;
-    } else if (this.#parked.get(id) === undefined) {
+    if (this.#resident?.id === id || this.#parked.get(id) !== undefined) {
+      this.#notify("not_saved", id, new EngineError("storage_full", { detail: "the session had to make room for others" }));
+    } else {
       this.#forget(id);
       this.#notify("dropped", id, undefined);
     }
@@ -679,6 +718,18 @@ export class SessionManager {
   /** What the page keeps with a session. */
   async #dataOf(id: string): Promise<unknown> {
     return this.#data.has(id) ? this.#data.get(id) : (await this.#store?.read(id).catch(() => undefined))?.data;
+  }
+
+  /** What is saved; nothing where the storage does not answer: what is in memory needs none. */
+  async #saved(): Promise<readonly SnapshotInfo[]> {
+    try {
+      const saved = (await this.#store?.list()) ?? [];
+      this.#hasStorageAnswered = true;
+      return saved;
+    } catch (error) {
+      rethrowIfFinal(error);
+      return [];
+    }
   }
 
   async #info(id: string): Promise<SessionInfo> {

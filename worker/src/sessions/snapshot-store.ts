@@ -35,6 +35,8 @@ export interface SnapshotInfo {
   /** Of its chunks, of which some may belong to other sessions as well. */
   readonly bytes: number;
   readonly is_named: boolean;
+  /** Whether it was ever saved because somebody asked for it, or with data. */
+  readonly by_hand: boolean;
   /** Milliseconds since 1970. */
   readonly saved_at: number;
   readonly used_at: number;
@@ -47,16 +49,24 @@ export interface SnapshotRecord extends Omit<SnapshotInfo, "model" | "tokens"> {
   readonly manifest: SnapshotManifest;
 }
 
-/** A session that is to be saved. Without `data` it keeps what it had. */
-export interface SnapshotToSave extends Pick<SnapshotRecord, "id" | "manifest" | "is_named"> {
+/** A session that is to be saved. Where the field `data` is absent it keeps what it had. */
+export interface SnapshotToSave extends Pick<SnapshotRecord, "id" | "manifest" | "is_named" | "by_hand"> {
   readonly data?: unknown;
 }
 
 export interface SaveOptions {
-  /** Bytes that the chunks of all saved sessions may take. Without it the browser's quota is the only limit. */
+  /**
+   * Bytes that the chunks of all sessions may take that were never saved by hand. Without it the browser's quota is the
+   * only limit.
+   */
   readonly budgetBytes?: number;
+  /** The id of a session that does not go for it. */
+  readonly spared?: string | undefined;
   readonly signal?: AbortSignal | undefined;
 }
+
+/** What a save may remove. */
+type Limits = Required<Pick<SaveOptions, "budgetBytes" | "spared">>;
 
 /** What a save has done. */
 export interface Saved {
@@ -91,22 +101,23 @@ export class SnapshotStore {
    * budget and every chunk that is no longer needed, all at once: until then, and where a save rejects or is ended
    * half way, everything that was saved stays whole. In the meantime both take room, the old chunks and the new.
    *
-   * Sessions without a name go first, of these the ones that were not used for longest, then the others likewise.
+   * Sessions without a name go first, of these the ones that were not used for longest, then the others likewise. What
+   * was saved by hand stays.
    *
    * Rejects with `storage_full` where the browser's quota is exceeded or the session alone exceeds the budget, with
    * `snapshot_corrupt` where a chunk is not what its digest says, as aborts do, and as `source` does.
    */
   save(snapshot: SnapshotToSave, source: ChunkSource, options: SaveOptions = {}): Promise<Saved> {
-    const { budgetBytes = Number.POSITIVE_INFINITY, signal } = options;
+    const { budgetBytes = Number.POSITIVE_INFINITY, spared, signal } = options;
     return answered(async () => {
       const bytes = snapshotBytes(snapshot.manifest);
       if (bytes > budgetBytes) {
         throw new EngineError("storage_full", {
-          detail: `the session takes ${bytes} bytes, and all saved sessions may take ${budgetBytes}`,
+          detail: `the session takes ${bytes} bytes, and all that save themselves may take ${budgetBytes}`,
           hint: "Allow saved sessions to take more, or go on with a new session.",
         });
       }
-      const save = () => tidied(() => this.#save(snapshot, source, budgetBytes, signal));
+      const save = () => tidied(() => this.#save(snapshot, source, { budgetBytes, spared }, signal));
       return locked(LOCK, "exclusive", save, signal);
     });
   }
@@ -198,13 +209,13 @@ export class SnapshotStore {
   async #save(
     snapshot: SnapshotToSave,
     source: ChunkSource,
-    budgetBytes: number,
+    limits: Limits,
     signal: AbortSignal | undefined,
   ): Promise<Saved> {
     for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
       await this.#writeChunks(snapshot.manifest, source, signal);
       throwIfAborted(signal);
-      const saved = await transact(["snapshots", "chunks"], "readwrite", (tables) => commit(tables, snapshot, budgetBytes));
+      const saved = await transact(["snapshots", "chunks"], "readwrite", (tables) => commit(tables, snapshot, limits));
       if (saved !== undefined) {
         return saved;
       }
@@ -257,7 +268,7 @@ async function tidied<T>(save: () => Promise<T>): Promise<T> {
 async function commit(
   tables: Tables<"snapshots" | "chunks">,
   snapshot: SnapshotToSave,
-  budgetBytes: number,
+  limits: Limits,
 ): Promise<Saved | undefined> {
   const { id, manifest, is_named } = snapshot;
   const sizes = chunkSizes(manifest);
@@ -266,12 +277,21 @@ async function commit(
     return undefined;
   }
   const all = await entries(tables);
-  const data = snapshot.data === undefined ? all.find(({ info }) => info.id === id)?.info.data : snapshot.data;
+  const before = all.find(({ info }) => info.id === id)?.info;
   const now = Date.now();
-  const record: SnapshotRecord = { id, manifest, data, is_named, bytes: sum(sizes.values()), saved_at: now, used_at: now };
+  const record: SnapshotRecord = {
+    id,
+    manifest,
+    data: "data" in snapshot ? snapshot.data : before?.data,
+    is_named,
+    by_hand: snapshot.by_hand || before?.by_hand === true,
+    bytes: sum(sizes.values()),
+    saved_at: now,
+    used_at: now,
+  };
   await settled(tables.snapshots.put(record, id));
   const saved: Entry = { info: describe(record), sizes };
-  const { kept, evicted } = divide(saved, all.filter(({ info }) => info.id !== id), budgetBytes);
+  const { kept, evicted } = divide(saved, all.filter(({ info }) => info.id !== id), limits);
   for (const { info } of evicted) {
     await settled(tables.snapshots.delete(info.id));
   }
@@ -283,16 +303,19 @@ async function commit(
 function divide(
   saved: Entry,
   others: readonly Entry[],
-  budgetBytes: number,
+  { budgetBytes, spared }: Limits,
 ): { readonly kept: readonly Entry[]; readonly evicted: readonly Entry[] } {
-  const rest = [...others].sort(
-    (one, other) => Number(one.info.is_named) - Number(other.info.is_named) || one.info.used_at - other.info.used_at,
-  );
+  const stays = ({ info }: Entry): boolean => info.by_hand || info.id === spared;
+  const rest = others
+    .filter((entry) => !stays(entry))
+    .sort((one, other) => Number(one.info.is_named) - Number(other.info.is_named) || one.info.used_at - other.info.used_at);
+  const staying = [saved, ...others.filter(stays)];
+  const counted = staying.filter(({ info }) => !info.by_hand);
   let going = 0;
-  while (going < rest.length && totalBytes([saved, ...rest.slice(going)]) > budgetBytes) {
+  while (going < rest.length && totalBytes([...counted, ...rest.slice(going)]) > budgetBytes) {
     going += 1;
   }
-  return { kept: [saved, ...rest.slice(going)], evicted: rest.slice(0, going) };
+  return { kept: [...staying, ...rest.slice(going)], evicted: rest.slice(0, going) };
 }
 
 /** Removes the chunks that no session has, and gives their number. */
@@ -335,8 +358,9 @@ function totalBytes(all: readonly Entry[]): number {
   return sum(new Map(all.flatMap(({ sizes }) => [...sizes])).values());
 }
 
-function describe({ manifest, id, bytes, is_named, saved_at, used_at, data }: SnapshotRecord): SnapshotInfo {
-  return { id, model: manifest.fingerprint.model, tokens: manifest.ids.length, bytes, is_named, saved_at, used_at, data };
+function describe({ manifest, id, bytes, is_named, by_hand, saved_at, used_at, data }: SnapshotRecord): SnapshotInfo {
+  const { fingerprint, ids } = manifest;
+  return { id, model: fingerprint.model, tokens: ids.length, bytes, is_named, by_hand, saved_at, used_at, data };
 }
 
 /** A record, if this version has written it. Any other is as good as none. */
@@ -350,6 +374,7 @@ function isSnapshotRecord(value: unknown): value is SnapshotRecord {
     isText(value["id"]) &&
     isSnapshotManifest(value["manifest"]) &&
     typeof value["is_named"] === "boolean" &&
+    typeof value["by_hand"] === "boolean" &&
     isCount(value["bytes"]) &&
     isCount(value["saved_at"]) &&
     isCount(value["used_at"])

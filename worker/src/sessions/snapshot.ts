@@ -31,6 +31,8 @@ export interface SnapshotManifest {
   /** The tokens whose rows were dropped, as indices of `ids`. */
   readonly dropped: readonly [from: number, to: number] | null;
   readonly turns: readonly unknown[];
+  /** Where the last turn that is not the model's begins: a prompt that leaves the session there replaces what follows. */
+  readonly last_turn: number;
   /** Lengths to which the session can go back, ascending. */
   readonly checkpoints: readonly number[];
   readonly chunk_bytes: number;
@@ -39,8 +41,9 @@ export interface SnapshotManifest {
   readonly digest: string;
 }
 
-/** The most bytes of a chunk. */
-const MAX_CHUNK_BYTES = 16_000_000;
+/** The least and the most bytes that a chunk may be allowed, in steps of a number's 4 bytes. */
+export const MIN_CHUNK_BYTES = 4096;
+export const MAX_CHUNK_BYTES = 16_000_000;
 
 /** Gives the bytes of the chunk with a digest. */
 export type ChunkSource = (digest: string) => Promise<Blob | ArrayBuffer | Uint8Array>;

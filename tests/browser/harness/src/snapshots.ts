@@ -12,11 +12,14 @@ export interface Session {
   readonly id: string;
   readonly seeds: readonly number[];
   readonly isNamed?: boolean;
+  readonly byHand?: boolean;
   readonly data?: unknown;
 }
 
 export interface SaveTest {
   readonly budgetBytes?: number;
+  /** A session that does not make room. */
+  readonly spared?: string;
   /** What happens when so many chunks have been asked for. */
   readonly at?: readonly [chunks: number, event: "abort" | "fail" | "damage" | "wait"];
 }
@@ -29,7 +32,7 @@ let release: (() => void) | undefined;
 
 export const snapshots = {
   /** Saves a session. The seeds of the chunks that were asked for, the tables of all writes, and who had to go. */
-  async saveSession(session: Session, { budgetBytes, at }: SaveTest = {}) {
+  async saveSession(session: Session, { budgetBytes, spared, at }: SaveTest = {}) {
     const manifest = manifestOf(session);
     const controller = new AbortController();
     const asked: number[] = [];
@@ -58,9 +61,11 @@ export const snapshots = {
       return memory.subarray(CHUNK_BYTES, 2 * CHUNK_BYTES);
     };
     writes.length = 0;
-    const { id, isNamed = false, data } = session;
-    const options = { signal: controller.signal, ...(budgetBytes === undefined ? {} : { budgetBytes }) };
-    const { saved, evicted } = await store.save({ id, manifest, is_named: isNamed, data }, source, options);
+    const { id, isNamed = false, byHand = false } = session;
+    // Absent is another thing than undefined.
+    const data = "data" in session ? { data: session.data } : {};
+    const options = { signal: controller.signal, spared, ...(budgetBytes === undefined ? {} : { budgetBytes }) };
+    const { saved, evicted } = await store.save({ id, manifest, is_named: isNamed, by_hand: byHand, ...data }, source, options);
     return { saved, asked, writes: [...writes], evicted: evicted.map((info) => info.id) };
   },
 
@@ -72,7 +77,7 @@ export const snapshots = {
   async abortWaiting(session: Session): Promise<void> {
     const controller = new AbortController();
     const { id } = session;
-    const snapshot = { id, manifest: manifestOf(session), is_named: false };
+    const snapshot = { id, manifest: manifestOf(session), is_named: false, by_hand: false };
     const saving = store.save(snapshot, () => Promise.reject(new Error("asked")), { signal: controller.signal });
     controller.abort();
     await saving;
@@ -118,7 +123,7 @@ export const snapshots = {
   /** Saves what is in a file under `id`, and reads it back. */
   async importSession(file: Blob, id: string) {
     const { manifest, data, chunks } = await unpackArchive(file);
-    await store.save({ id, manifest, data, is_named: true }, async (digest) => chunks.get(digest) ?? new Blob());
+    await store.save({ id, manifest, data, is_named: true, by_hand: true }, async (digest) => chunks.get(digest) ?? new Blob());
     return snapshots.readSession(id);
   },
 
@@ -190,6 +195,7 @@ function manifestOf({ seeds }: Session): SnapshotManifest {
     pending: null,
     dropped: null,
     turns: [],
+    last_turn: 0,
     checkpoints: [],
     chunk_bytes: CHUNK_BYTES,
     chunks: digests.map((digest, index) => ({ part: { state: index }, offset: 0, bytes: CHUNK_BYTES, digest })),
