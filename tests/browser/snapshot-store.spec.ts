@@ -642,8 +642,14 @@ test("the file of a session is one that tar unpacks, and tar packs others that c
     for (const format of ["ustar", "gnu", "posix"]) {
       for (const what of [["."], ["manifest.json", "data.json", "chunks"]]) {
         tar("cf", "../again.tar", `--format=${format}`, ...what);
-        const again = await imported(storage, readFileSync(path.join(folder, "again.tar")));
+        const packed = readFileSync(path.join(folder, "again.tar"));
+        const again = await imported(storage, packed);
         expect(again, `${format} ${what}`).toEqual({ seeds: [1, 2, 3], is_named: true, data: { title: "Übung" } });
+        const data = await page.evaluate(
+          (bytes) => harness.signbit.readSessionData(new Blob([new Uint8Array(bytes)])),
+          [...packed],
+        );
+        expect(data).toEqual({ title: "Übung" });
       }
     }
   } finally {

@@ -53,6 +53,7 @@ import type {
 export { fits, memoryBudget, type CatalogueEntry, type Fit } from "./catalogue.js";
 export type * from "./chat.js";
 export { ERROR_CODES, EngineError, isAbortError, isErrorCode, type ErrorCode } from "./errors.js";
+export { readSessionData } from "./sessions/archive.js";
 export type { SnapshotChunk, SnapshotManifest } from "./sessions/snapshot.js";
 export type * from "./types.js";
 

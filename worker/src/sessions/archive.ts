@@ -111,6 +111,14 @@ export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
   return { manifest, data: await readJson(files, DATA), chunks };
 }
 
+/**
+ * What the page keeps with the session in a file, which is undefined where there is nothing. Needs no engine; rejects as
+ * `unpackArchive` does.
+ */
+export async function readSessionData(file: Blob): Promise<unknown> {
+  return (await unpackArchive(file)).data;
+}
+
 /** A file of the archive: header, content, and zeros up to a whole block. */
 function entry(name: string, content: Blob): Blob {
   return new Blob([header(name, content.size), content, new Uint8Array(-content.size & (BLOCK - 1))]);
