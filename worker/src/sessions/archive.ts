@@ -112,11 +112,17 @@ export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
 }
 
 /**
- * What the page keeps with the session in a file, which is undefined where there is nothing. Needs no engine; rejects as
- * `unpackArchive` does.
+ * What the page keeps with the session in a file, which is undefined where there is nothing. Needs no engine, nor a
+ * session that is whole: rejects with `snapshot_corrupt` where the file is no archive as far as to the data, or where the
+ * data is not JSON.
  */
 export async function readSessionData(file: Blob): Promise<unknown> {
-  return (await unpackArchive(file)).data;
+  for await (const [name, content] of entriesOf(file)) {
+    if (name === DATA) {
+      return readJson(new Map([[name, content]]), name);
+    }
+  }
+  return undefined;
 }
 
 /** A file of the archive: header, content, and zeros up to a whole block. */
