@@ -323,7 +323,7 @@ test("without storage the page works for as long as it is open, and says so in t
   await expect(questions(page)).toHaveCount(0);
 });
 
-test("two tabs with the same chat: each shows what the other has added, and the last one wins @page", async ({ page, context }) => {
+test("two tabs with the same chat: each shows what the other has added @page", async ({ page, context }) => {
   await openPage(page);
   await ask(page, FRANCE, PARIS);
   const other = await context.newPage();
@@ -342,6 +342,51 @@ test("two tabs with the same chat: each shows what the other has added, and the 
   await expect(answers(page)).toHaveCount(3);
   await ask(page, FRANCE, PARIS);
   await expect(rows(other)).toHaveCount(1);
+});
+
+test("a tab in which someone is editing catches up when that is given up, and takes nothing away @page", async ({ page, context }) => {
+  await openPage(page);
+  await ask(page, FRANCE, PARIS);
+  const other = await context.newPage();
+  await openPage(other);
+  await questions(page).getByRole("button", { name: "Edit" }).focus();
+  await page.keyboard.press("Enter");
+  await ask(other, "And its currency?", "The currency of France is the euro.");
+  await questions(page).getByRole("button", { name: "Cancel" }).click();
+  await expect(answers(page)).toHaveCount(2);
+  await ask(page, EGYPT, AFRICA);
+  await page.reload();
+  await ready(page);
+  await expect(questions(page)).toHaveText([`You: ${FRANCE}`, "You: And its currency?", `You: ${EGYPT}`]);
+});
+
+test("where two tabs go on with a chat in different ways, both are kept @page", async ({ page, context }) => {
+  // Neither learns from the other what it has done.
+  await context.addInitScript(() => Reflect.deleteProperty(globalThis, "BroadcastChannel"));
+  await openPage(page);
+  await ask(page, FRANCE, PARIS);
+  const other = await context.newPage();
+  await openPage(other);
+  await ask(other, "And its currency?", "The currency of France is the euro.");
+  await ask(page, EGYPT, AFRICA);
+  await ask(page, FRANCE, PARIS);
+  await expect(questions(page)).toHaveText([`You: ${FRANCE}`, `You: ${EGYPT}`, `You: ${FRANCE}`]);
+  await openPanel(page);
+  await expect(rows(page)).toHaveCount(2);
+  await expect(rows(page).nth(0).locator("[aria-current=true]")).toBeVisible();
+  await rows(page).nth(1).getByRole("button", { name: FRANCE }).first().click();
+  await expect(questions(page)).toHaveText([`You: ${FRANCE}`, "You: And its currency?"]);
+
+  // The other tab goes on with its own.
+  await ask(other, EGYPT, AFRICA);
+  await openPanel(other);
+  await expect(rows(other)).toHaveCount(2);
+  // What is on show here is older, and takes nothing away.
+  await page.getByRole("button", { name: "Regenerate" }).click();
+  await expect(page.getByRole("button", { name: "Regenerate" })).toBeVisible();
+  await other.reload();
+  await ready(other);
+  await expect(questions(other)).toHaveText([`You: ${FRANCE}`, "You: And its currency?", `You: ${EGYPT}`]);
 });
 
 test("a chat goes into a file with what the model has read, and comes back from it under an id of its own @page", async ({ page }) => {

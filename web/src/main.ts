@@ -6,7 +6,7 @@ import { readChatFile } from "./chat-file.js";
 import { ChatSessions } from "./chat-sessions.js";
 import { ChatStore } from "./chat-store.js";
 import { ChatView, type AnswerView } from "./chat-view.js";
-import { emptyChat, isSameModel, titleOf, type Chat, type ChatInfo } from "./chat.js";
+import { emptyChat, isSameConversation, isSameModel, titleOf, type Chat, type ChatInfo } from "./chat.js";
 import { ChatsPanel } from "./chats-panel.js";
 import { byId, element } from "./dom.js";
 import { LoadingView } from "./loading-view.js";
@@ -66,6 +66,8 @@ const panel = new ChatsPanel({
 
 /** The chat on show. */
 let chat = emptyChat();
+/** Whether another tab has changed it since it was read. */
+let isStale = false;
 /** Chats that must not be kept again, such as by an answer that ends late. */
 const deleted = new Set<string>();
 let engine: Engine | undefined;
@@ -324,10 +326,11 @@ async function put(question: string): Promise<void> {
 }
 
 function showQuestion(question: string, index: number): void {
-  view.addUser(question, (changed) => {
+  const replace = (changed: string): void => {
     chat.messages.length = index;
     void put(changed);
-  });
+  };
+  view.addUser(question, replace, () => void catchUp());
 }
 
 /** Answers the last question. */
@@ -391,9 +394,10 @@ async function answer(): Promise<void> {
         figures = `${figures}, ended at the ${isFull ? "end of the context" : "longest allowed length"}`;
       }
       if (content !== "" && performance.now() - keptAt > KEEP_INTERVAL_MS) {
-        keptAt = performance.now();
+        // The next time counts from when it is written, however long that takes.
+        keptAt = Infinity;
         record();
-        void write(held, false);
+        void write(held, false).then(() => (keptAt = performance.now()));
       }
     }
     turn.finish(`${figures}${reading}`);
@@ -415,7 +419,7 @@ async function answer(): Promise<void> {
     if (content !== "") {
       record();
     }
-    void keep(held);
+    void keep(held).then(catchUp);
     if (answering === controller) {
       answering = undefined;
       status.showStatus("");
@@ -469,8 +473,16 @@ async function keep(changed: Chat): Promise<void> {
 }
 
 async function write(changed: Chat, tells: boolean): Promise<void> {
-  if (!deleted.has(changed.id)) {
-    await store.write(changed, tells);
+  const { id } = changed;
+  if (deleted.has(id)) {
+    return;
+  }
+  await store.write(changed, tells);
+  if (changed === chat && changed.id !== id) {
+    isStale = false;
+    rememberShown(chat.id);
+    panel.setCurrent(chat.id);
+    status.announce("Another tab has gone on with this chat as well. Here it is a chat of its own now.");
   }
 }
 
@@ -501,6 +513,7 @@ async function openChat({ id, title }: ChatInfo): Promise<string> {
 function show(next: Chat): void {
   answering?.abort();
   chat = next;
+  isStale = false;
   rememberShown(chat.id);
   view.clear();
   status.hideFailure();
@@ -549,10 +562,25 @@ function isOfOtherModel(): boolean {
 /** Another tab has changed a chat: what is on show here is not to be older. */
 async function followOtherTab(id: string): Promise<void> {
   panel.refresh();
+  if (id === chat.id) {
+    isStale = true;
+    await catchUp();
+  }
+}
+
+/** Shows what another tab has made of the chat on show, when nothing is being written in it here. */
+async function catchUp(): Promise<void> {
   const shown = chat;
-  const changed = id === shown.id ? await store.read(id) : undefined;
-  if (changed !== undefined && chat === shown && answering === undefined && !view.isEditing) {
-    show(changed);
+  const isFree = (): boolean => chat === shown && answering === undefined && !view.isEditing;
+  if (!isStale || !isFree()) {
+    return;
+  }
+  const changed = await store.read(shown.id);
+  if (isFree()) {
+    isStale = false;
+    if (changed !== undefined && !isSameConversation(changed.messages, shown.messages)) {
+      show(changed);
+    }
   }
 }
 
