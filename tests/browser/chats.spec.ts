@@ -94,8 +94,8 @@ async function sessionRequests(page: Page): Promise<readonly string[]> {
   );
 }
 
-/** Waits until the engine has saved a session. */
-async function saved(page: Page): Promise<void> {
+/** Waits until the engine has so many saved sessions. */
+async function saved(page: Page, sessions = 1): Promise<void> {
   await expect
     .poll(() =>
       page.evaluate(async () => {
@@ -114,7 +114,7 @@ async function saved(page: Page): Promise<void> {
         }
       }),
     )
-    .toBe(1);
+    .toBe(sessions);
 }
 
 /** A tar file with one file in it. */
@@ -387,6 +387,23 @@ test("where two tabs go on with a chat in different ways, both are kept @page", 
   await other.reload();
   await ready(other);
   await expect(questions(other)).toHaveText([`You: ${FRANCE}`, "You: And its currency?", `You: ${EGYPT}`]);
+});
+
+test("a chat that is deleted while a model loads leaves nothing behind, whatever becomes of the page @page", async ({ page }) => {
+  await openPage(page);
+  await ask(page, FRANCE, PARIS);
+  await saved(page);
+  const release = await holdModel(page);
+  await page.reload();
+  await expect(page.locator("#loading")).toBeVisible();
+  await openPanel(page);
+  await panel(page).getByRole("button", { name: `Delete ${FRANCE}` }).click();
+  await panel(page).getByRole("button", { name: `Delete ${FRANCE} for good` }).click();
+  await expect(rows(page)).toHaveCount(0);
+  await page.reload();
+  release();
+  await ready(page);
+  await saved(page, 0);
 });
 
 test("a chat goes into a file with what the model has read, and comes back from it under an id of its own @page", async ({ page }) => {

@@ -7,14 +7,18 @@
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
 import { beginsWith, isSameConversation, parseContent, parseInfo, uniqueId, type Chat, type ChatInfo } from "./chat.js";
 
-/** Messages lie apart, so that a list need not read them. Both tables have the chat's id as their key. */
+/**
+ * Messages lie apart, so that a list need not read them. Deleted are those chats whose sessions may still be there. All
+ * tables have the chat's id as their key.
+ */
 interface Schema extends DBSchema {
   chats: { key: string; value: ChatInfo };
   messages: { key: string; value: Chat["messages"] };
+  deleted: { key: string; value: true };
 }
 
 const NAME = "signbit-chats";
-const VERSION = 1;
+const VERSION = 2;
 /** How long to wait for a browser that does not answer, or for a tab that holds another version open. */
 const PATIENCE_MS = 3000;
 
@@ -83,15 +87,26 @@ export class ChatStore {
     await this.#change(async () => {
       this.#unkept.delete(id);
       await this.#attempt(async (database) => {
-        const transaction = database.transaction(["chats", "messages"], "readwrite");
+        const transaction = database.transaction(["chats", "messages", "deleted"], "readwrite");
         await Promise.all([
           transaction.objectStore("chats").delete(id),
           transaction.objectStore("messages").delete(id),
+          transaction.objectStore("deleted").put(true, id),
           transaction.done,
         ]);
       });
       this.#channel?.postMessage(id);
     });
+  }
+
+  /** The chats that were deleted, and whose sessions may still be there. */
+  async deleted(): Promise<readonly string[]> {
+    return (await this.#attempt((database) => database.getAllKeys("deleted"))) ?? [];
+  }
+
+  /** The session of a deleted chat is gone as well. */
+  async forget(id: string): Promise<void> {
+    await this.#attempt((database) => database.delete("deleted", id));
   }
 
   async #change(act: () => Promise<void>): Promise<void> {
@@ -102,7 +117,7 @@ export class ChatStore {
   async #write(chat: Chat, tells: boolean): Promise<void> {
     const before = chat.id;
     const written = await this.#attempt(async (database) => {
-      const transaction = database.transaction(["chats", "messages"], "readwrite");
+      const transaction = database.transaction(["chats", "messages", "deleted"], "readwrite");
       const stored = parseContent({ messages: await transaction.objectStore("messages").get(chat.id) })?.messages;
       const { messages, ...info } = structuredClone(chat);
       const known = this.#known.get(chat) ?? [];
@@ -115,6 +130,7 @@ export class ChatStore {
       await Promise.all([
         transaction.objectStore("chats").put(info, info.id),
         transaction.objectStore("messages").put(messages, info.id),
+        transaction.objectStore("deleted").delete(info.id),
         transaction.done,
       ]);
       chat.id = info.id;
@@ -161,9 +177,12 @@ function openChannel(): BroadcastChannel | undefined {
 /** Waits for a connection, and closes one that comes too late. */
 async function open(): Promise<IDBPDatabase<Schema>> {
   const opening = openDB<Schema>(NAME, VERSION, {
-    upgrade: (database) => {
-      database.createObjectStore("chats");
-      database.createObjectStore("messages");
+    upgrade: (database, oldVersion) => {
+      if (oldVersion < 1) {
+        database.createObjectStore("chats");
+        database.createObjectStore("messages");
+      }
+      database.createObjectStore("deleted");
     },
   });
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -53,7 +53,7 @@ const storageNotice = new StorageNoticeView(() => picker.open());
 const settings = new SettingsPanel(() => void restart());
 const hint = new ModelHint();
 const store = new ChatStore((id) => void followOtherTab(id));
-const sessions = new ChatSessions(() => engine);
+const sessions = new ChatSessions(() => engine, store);
 const panel = new ChatsPanel({
   list: () => store.list(),
   isKeeping: () => store.isKeeping,
