@@ -265,13 +265,12 @@ test("a chat can be deleted, and Escape takes back the question @page", async ({
 });
 
 test("a chat that is deleted while it is answered does not come back @page", async ({ page }) => {
+  // A real answer may end before it is deleted.
+  await installFakeWorker(page, { holdsAnswers: true });
   await openPage(page);
-  await page.locator("#file").setInputFiles("tests/golden/models/qwen3-q8_0/model.gguf");
-  await expect(page.getByRole("button", { name: "model.gguf" })).toBeVisible();
-  await expect(page.locator("#loading")).toBeHidden();
   await page.getByRole("textbox", { name: "Message" }).fill("Go on for ever.");
   await page.getByRole("button", { name: "Send" }).click();
-  await expect(page.locator("#status")).toHaveText(/\d+ tokens/);
+  await expect(page.locator("#status")).toHaveText("1 token");
   await openPanel(page);
   await panel(page).getByRole("button", { name: "Delete Go on for ever." }).click();
   await panel(page).getByRole("button", { name: "Delete Go on for ever. for good" }).click();
@@ -283,7 +282,7 @@ test("a chat that is deleted while it is answered does not come back @page", asy
   await page.keyboard.press("Escape");
   await page.getByRole("textbox", { name: "Message" }).fill("Again.");
   await page.getByRole("button", { name: "Send" }).click();
-  await expect(page.locator("#status")).toHaveText(/\d+ tokens/);
+  await expect(page.locator("#status")).toHaveText("1 token");
   // An answer goes on while a question is edited and that is given up.
   await questions(page).getByRole("button", { name: "Edit" }).focus();
   await page.keyboard.press("Enter");
