@@ -1,7 +1,7 @@
 /** The chat page: owns the chat on show and the engine, and wires the views to them. */
 
 import { createEngine, EngineError, isAbortError, memoryBudget, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
-import { describeReading, SpeedClock } from "./answer-figures.js";
+import { Answer } from "./answer.js";
 import { readChatFile } from "./chat-file.js";
 import { ChatSessions } from "./chat-sessions.js";
 import { ChatStore } from "./chat-store.js";
@@ -349,17 +349,8 @@ async function answer(): Promise<void> {
   void keep(held);
   const { maxTokens, contextEnd } = settings.values;
   const turn = showAnswer();
-  const index = held.messages.length;
-  let content = "";
-  let reasoning = "";
-  let figures = "";
-  let reading = "";
-  let isFull = false;
+  const given = new Answer(held, turn);
   let keptAt = performance.now();
-  const record = (): void => {
-    held.messages[index] = { role: "assistant", content, ...(reasoning === "" ? {} : { reasoning_content: reasoning }) };
-  };
-  const clock = new SpeedClock();
   try {
     const stream = await engine.chat.completions.create({
       messages: withSystemPrompt(held.messages),
@@ -371,43 +362,29 @@ async function answer(): Promise<void> {
       ...(contextEnd === "roll" ? { context_end: "roll", pin_tokens: "system" } : {}),
       ...(model.has_thinking ? { enable_thinking: thinking.checked } : {}),
     });
-    for await (const { choices, usage, reuse } of stream) {
-      const [{ delta, finish_reason }] = choices;
+    for await (const chunk of stream) {
       if (loading === undefined) {
         loadingView.hide();
       }
-      if (delta.reasoning_content !== undefined) {
-        reasoning += delta.reasoning_content;
-        turn.appendReasoning(delta.reasoning_content);
-      }
-      if (delta.content !== undefined) {
-        content += delta.content;
-        turn.appendContent(delta.content);
-      }
-      figures = clock.figures(usage.completion_tokens);
-      reading = `, ${describeReading(reuse)}`;
+      given.add(chunk, maxTokens);
       if (answering === controller) {
-        status.showStatus(figures);
+        status.showStatus(given.figures);
       }
-      if (finish_reason === "length") {
-        isFull = usage.completion_tokens < maxTokens;
-        figures = `${figures}, ended at the ${isFull ? "end of the context" : "longest allowed length"}`;
-      }
-      if (content !== "" && performance.now() - keptAt > KEEP_INTERVAL_MS) {
+      if (given.content !== "" && performance.now() - keptAt > KEEP_INTERVAL_MS) {
         // The next time counts from when it is written, however long that takes.
         keptAt = Infinity;
-        record();
+        given.record();
         void write(held, false).then(() => (keptAt = performance.now()));
       }
     }
-    turn.finish(`${figures}${reading}`);
-    if (isFull) {
+    given.finish();
+    if (given.isFull) {
       turn.offer("The model's context is full: it can see no more text at once.", fullActions(turn));
     }
-    status.announce(content === "" ? "The answer is empty." : content);
+    status.announce(given.content === "" ? "The answer is empty." : given.content);
   } catch (error) {
     if (wasAborted(controller, error)) {
-      turn.finish(figures === "" ? "Stopped" : `${figures}, stopped${reading}`);
+      given.stop();
       if (answering === controller && loading === undefined) {
         status.announce("Stopped");
       }
@@ -416,9 +393,7 @@ async function answer(): Promise<void> {
       turn.fail(error, isTooLong ? fullActions(turn) : [{ label: "Try again", run: () => void regenerate(turn.element) }]);
     }
   } finally {
-    if (content !== "") {
-      record();
-    }
+    given.record();
     void keep(held).then(catchUp);
     if (answering === controller) {
       answering = undefined;
