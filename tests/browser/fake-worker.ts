@@ -20,6 +20,8 @@ export interface Script {
   readonly notice?: StorageNotice;
   /** Loads other than the built-in one go on until the test ends them. */
   readonly holdsLoads?: boolean;
+  /** Answers go on after their step until they are stopped. */
+  readonly holdsAnswers?: boolean;
 }
 
 /** What a test has of the worker that runs. */
@@ -155,8 +157,8 @@ function runFakeWorker(script: Script, digest: string): void {
       return undefined;
     },
     generate: ({ id }) => {
-      scope.postMessage({ type: "step", id, step });
-      return null;
+      scope.postMessage({ type: "step", id, step: script.holdsAnswers === true ? { ...step, finish_reason: null } : step });
+      return script.holdsAnswers === true ? undefined : null;
     },
     open_session: ({ id, params }) => {
       fail(id, { code: "session_unknown", detail: params.id, fatal: false });

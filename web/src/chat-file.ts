@@ -3,6 +3,7 @@
  * page's own part; without, it is that part alone.
  */
 
+import { readSessionData } from "signbit";
 import { emptyChat, parseContent, titleOf, type Chat } from "./chat.js";
 
 /** What of a chat goes into a file. */
@@ -15,11 +16,8 @@ export interface ImportedChat {
   readonly hasSession: boolean;
 }
 
-const DATA_NAME = "data.json";
 /** The most that a chat's text may take. A file that has more is none of ours, and is not read into memory. */
-const MAX_DATA_BYTES = 64 * 2 ** 20;
-/** Of a tar file: a header, and the unit that files are padded to. */
-const BLOCK_BYTES = 512;
+const MAX_TEXT_BYTES = 64 * 2 ** 20;
 
 export function chatContent({ title, model, messages }: Chat): ChatContent {
   return { title, model, messages };
@@ -31,12 +29,8 @@ export function contentFile(content: ChatContent): Blob {
 
 /** The chat in a file, or undefined if there is none. */
 export async function readChatFile(file: Blob): Promise<ImportedChat | undefined> {
-  const data = await tarEntry(file, DATA_NAME);
-  const text = data ?? file;
-  if (text.size > MAX_DATA_BYTES) {
-    return undefined;
-  }
-  const content = parseContent(parseJson(await text.text()));
+  const data = await readSessionData(file).catch(() => undefined);
+  const content = parseContent(data ?? (await readJson(file)));
   const question = content?.messages.find(({ role }) => role === "user")?.content;
   if (content === undefined || typeof question !== "string") {
     return undefined;
@@ -61,28 +55,10 @@ export function fileName(title: string, extension: string): string {
   return `${name === "" ? "chat" : name}.${extension}`;
 }
 
-/** A file in a tar file; undefined if there is none, or if this is no tar file. */
-async function tarEntry(file: Blob, name: string): Promise<Blob | undefined> {
-  const decoder = new TextDecoder();
-  for (let offset = 0; offset + BLOCK_BYTES <= file.size; ) {
-    const header = new Uint8Array(await file.slice(offset, offset + BLOCK_BYTES).arrayBuffer());
-    const field = (from: number, to: number): string => decoder.decode(header.subarray(from, to)).split("\0", 1)[0] ?? "";
-    const bytes = Number.parseInt(field(124, 136).trim(), 8);
-    if (field(257, 262) !== "ustar" || !(bytes >= 0)) {
-      return undefined;
-    }
-    const start = offset + BLOCK_BYTES;
-    if (field(0, 100) === name) {
-      return file.slice(start, start + bytes);
-    }
-    offset = start + Math.ceil(bytes / BLOCK_BYTES) * BLOCK_BYTES;
-  }
-  return undefined;
-}
-
-function parseJson(text: string): unknown {
+/** What is in a JSON file; undefined for anything else. */
+async function readJson(file: Blob): Promise<unknown> {
   try {
-    return JSON.parse(text);
+    return file.size > MAX_TEXT_BYTES ? undefined : JSON.parse(await file.text());
   } catch {
     return undefined;
   }

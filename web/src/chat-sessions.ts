@@ -5,16 +5,17 @@
 
 import { EngineError, type Engine } from "signbit";
 import { chatContent, contentFile, fileName, saveFile } from "./chat-file.js";
+import type { ChatStore } from "./chat-store.js";
 import type { Chat } from "./chat.js";
 import { failureSentence } from "./status-view.js";
 
 export class ChatSessions {
   readonly #engine: () => Engine | undefined;
-  /** Sessions of deleted chats that no engine has deleted yet. */
-  readonly #orphans = new Set<string>();
+  readonly #store: ChatStore;
 
-  constructor(engine: () => Engine | undefined) {
+  constructor(engine: () => Engine | undefined, store: ChatStore) {
     this.#engine = engine;
+    this.#store = store;
   }
 
   /** Brings a session back ahead of the next question. Where that is not possible, the question takes longer. */
@@ -22,25 +23,21 @@ export class ChatSessions {
     await this.#engine()?.sessions.open(id).catch(() => undefined);
   }
 
-  /** Deletes a session, now or when there is an engine. */
+  /** Deletes the session of a deleted chat, now or when there is an engine: the store remembers it for that long. */
   async delete(id: string): Promise<void> {
-    this.#orphans.add(id);
-    await this.deleteOrphans();
-  }
-
-  /** Deletes what could not be deleted so far. */
-  async deleteOrphans(): Promise<void> {
-    for (const id of this.#orphans) {
-      try {
-        await this.#running().sessions.delete(id);
-        this.#orphans.delete(id);
-      } catch (error) {
-        // What never was is gone as well; the rest waits for the next engine.
-        if (error instanceof EngineError && error.code === "session_unknown") {
-          this.#orphans.delete(id);
-        }
+    try {
+      await this.#running().sessions.delete(id);
+    } catch (error) {
+      if (!(error instanceof EngineError && error.code === "session_unknown")) {
+        return;
       }
     }
+    await this.#store.forget(id);
+  }
+
+  /** Deletes what could not be deleted so far, be it by another page. */
+  async deleteOrphans(): Promise<void> {
+    await Promise.all((await this.#store.deleted()).map((id) => this.delete(id)));
   }
 
   /** Gives the person a file with the chat, and says what is in it. */

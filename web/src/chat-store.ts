@@ -1,26 +1,34 @@
 /**
  * Where chats are kept: the IndexedDB database `signbit-chats`. It may be missing, refuse or be deleted at any time:
- * what cannot be written stays in memory, so that the page goes on with it as long as it is open. Where two tabs write
- * the same chat, the last one wins.
+ * what cannot be written stays in memory, so that the page goes on with it as long as it is open. Where two tabs go on
+ * with the same chat in different ways, the later one goes on in a chat of its own.
  */
 
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
-import { parseContent, parseInfo, type Chat, type ChatInfo } from "./chat.js";
+import { beginsWith, isSameConversation, parseContent, parseInfo, uniqueId, type Chat, type ChatInfo } from "./chat.js";
 
-/** Messages lie apart, so that a list need not read them. Both tables have the chat's id as their key. */
+/**
+ * Messages lie apart, so that a list need not read them. Deleted are those chats whose sessions may still be there. All
+ * tables have the chat's id as their key.
+ */
 interface Schema extends DBSchema {
   chats: { key: string; value: ChatInfo };
   messages: { key: string; value: Chat["messages"] };
+  deleted: { key: string; value: true };
 }
 
 const NAME = "signbit-chats";
-const VERSION = 1;
+const VERSION = 2;
 /** How long to wait for a browser that does not answer, or for a tab that holds another version open. */
 const PATIENCE_MS = 3000;
 
 export class ChatStore {
   /** Chats that could not be written. */
   readonly #unkept = new Map<string, Chat>();
+  /** The messages that were stored of a chat when it was read or written here. */
+  readonly #known = new WeakMap<Chat, Chat["messages"]>();
+  /** The last change: each begins when the one before it has ended. */
+  #changed: Promise<void> = Promise.resolve();
   readonly #channel = openChannel();
   #isKeeping = true;
 
@@ -46,6 +54,7 @@ export class ChatStore {
   }
 
   async read(id: string): Promise<Chat | undefined> {
+    await this.#changed;
     const unkept = this.#unkept.get(id);
     if (unkept !== undefined) {
       return unkept;
@@ -58,43 +67,84 @@ export class ChatStore {
     });
     const info = parseInfo(record?.info);
     const content = parseContent(record);
-    return info === undefined || content === undefined ? undefined : { ...info, messages: content.messages };
+    if (info === undefined || content === undefined) {
+      return undefined;
+    }
+    const chat = { ...info, messages: content.messages };
+    this.#known.set(chat, [...chat.messages]);
+    return chat;
   }
 
-  /** Keeps a chat as it is now. Tabs that have it open are told if `tells`. */
+  /**
+   * Keeps a chat as it has become. Where another tab has written the same one since, the longer conversation stays if
+   * it goes on from the shorter; if they differ, this one gets an id of its own. Tabs that have it open are told if `tells`.
+   */
   async write(chat: Chat, tells: boolean): Promise<void> {
-    // A copy: the chat may go on while the database opens.
-    const { messages, ...info } = structuredClone(chat);
+    await this.#change(() => this.#write(chat, tells));
+  }
+
+  async delete(id: string): Promise<void> {
+    await this.#change(async () => {
+      this.#unkept.delete(id);
+      await this.#attempt(async (database) => {
+        const transaction = database.transaction(["chats", "messages", "deleted"], "readwrite");
+        await Promise.all([
+          transaction.objectStore("chats").delete(id),
+          transaction.objectStore("messages").delete(id),
+          transaction.objectStore("deleted").put(true, id),
+          transaction.done,
+        ]);
+      });
+      this.#channel?.postMessage(id);
+    });
+  }
+
+  /** The chats that were deleted, and whose sessions may still be there. */
+  async deleted(): Promise<readonly string[]> {
+    return (await this.#attempt((database) => database.getAllKeys("deleted"))) ?? [];
+  }
+
+  /** The session of a deleted chat is gone as well. */
+  async forget(id: string): Promise<void> {
+    await this.#attempt((database) => database.delete("deleted", id));
+  }
+
+  async #change(act: () => Promise<void>): Promise<void> {
+    this.#changed = this.#changed.then(act);
+    await this.#changed;
+  }
+
+  async #write(chat: Chat, tells: boolean): Promise<void> {
+    const before = chat.id;
     const written = await this.#attempt(async (database) => {
-      const transaction = database.transaction(["chats", "messages"], "readwrite");
+      const transaction = database.transaction(["chats", "messages", "deleted"], "readwrite");
+      const stored = parseContent({ messages: await transaction.objectStore("messages").get(chat.id) })?.messages;
+      const { messages, ...info } = structuredClone(chat);
+      const known = this.#known.get(chat) ?? [];
+      if (stored !== undefined && !isSameConversation(stored, known) && !beginsWith(messages, stored)) {
+        if (beginsWith(stored, messages)) {
+          return true;
+        }
+        info.id = uniqueId();
+      }
       await Promise.all([
-        transaction.objectStore("chats").put(info, chat.id),
-        transaction.objectStore("messages").put(messages, chat.id),
+        transaction.objectStore("chats").put(info, info.id),
+        transaction.objectStore("messages").put(messages, info.id),
+        transaction.objectStore("deleted").delete(info.id),
         transaction.done,
       ]);
+      chat.id = info.id;
+      this.#known.set(chat, messages);
       return true;
     });
     if (written === undefined) {
       this.#unkept.set(chat.id, chat);
     } else {
-      this.#unkept.delete(chat.id);
+      this.#unkept.delete(before);
     }
     if (tells) {
       this.#channel?.postMessage(chat.id);
     }
-  }
-
-  async delete(id: string): Promise<void> {
-    this.#unkept.delete(id);
-    await this.#attempt(async (database) => {
-      const transaction = database.transaction(["chats", "messages"], "readwrite");
-      await Promise.all([
-        transaction.objectStore("chats").delete(id),
-        transaction.objectStore("messages").delete(id),
-        transaction.done,
-      ]);
-    });
-    this.#channel?.postMessage(id);
   }
 
   /** What `act` gives, or undefined where the database refuses. A connection lives no longer than that. */
@@ -127,9 +177,12 @@ function openChannel(): BroadcastChannel | undefined {
 /** Waits for a connection, and closes one that comes too late. */
 async function open(): Promise<IDBPDatabase<Schema>> {
   const opening = openDB<Schema>(NAME, VERSION, {
-    upgrade: (database) => {
-      database.createObjectStore("chats");
-      database.createObjectStore("messages");
+    upgrade: (database, oldVersion) => {
+      if (oldVersion < 1) {
+        database.createObjectStore("chats");
+        database.createObjectStore("messages");
+      }
+      database.createObjectStore("deleted");
     },
   });
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -26,8 +26,11 @@ export class ChatView {
     }
   }
 
-  /** `onEdit` receives what the question is to be instead, once it and all behind it is gone. */
-  addUser(text: string, onEdit: (text: string) => void): void {
+  /**
+   * `onEdit` receives what the question is to be instead, once it and all behind it is gone. `onCancel` is called when
+   * its editor has closed without that.
+   */
+  addUser(text: string, onEdit: (text: string) => void, onCancel: () => void): void {
     this.#welcome.hidden = true;
     const turn = new UserTurn(text, {
       canSend: () => this.#canSend,
@@ -35,6 +38,7 @@ export class ChatView {
         this.#removeFrom(turn.element);
         onEdit(changed);
       },
+      onCancel,
     });
     this.#list.append(turn.element);
     this.scrollToEnd();

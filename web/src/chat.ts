@@ -11,8 +11,8 @@ export interface ChatModel {
 }
 
 export interface ChatInfo {
-  /** Also the name of the engine's session. */
-  readonly id: string;
+  /** Also the name of the engine's session. It changes where the chat becomes one of its own. */
+  id: string;
   /** The first question, shortened; empty as long as there is none. */
   title: string;
   /** What the last answer came from. */
@@ -51,6 +51,16 @@ export function titleOf(question: string): string {
 /** Whether two chats were held with the same model; each build of the page has its own built-in one. */
 export function isSameModel(one: ChatModel, other: ChatModel): boolean {
   return one.isBuiltIn || other.isBuiltIn ? one.isBuiltIn === other.isBuiltIn : one.sha256.join() === other.sha256.join();
+}
+
+/** Whether a conversation begins with the whole of another. */
+export function beginsWith(messages: readonly Message[], start: readonly Message[]): boolean {
+  return isSameConversation(messages.slice(0, start.length), start);
+}
+
+export function isSameConversation(one: readonly Message[], other: readonly Message[]): boolean {
+  // Messages are made in this page alone, where their members have one order.
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 /** What a chat has that was stored or exported, by this version or another; undefined for anything else. */
@@ -112,6 +122,6 @@ function isTexts(value: unknown): value is readonly string[] {
 }
 
 /** `crypto.randomUUID` exists in secure contexts only, this everywhere. */
-function uniqueId(): string {
+export function uniqueId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,12 +1,12 @@
 /** The chat page: owns the chat on show and the engine, and wires the views to them. */
 
 import { createEngine, EngineError, isAbortError, memoryBudget, type BackendChoice, type Engine, type Message, type ModelInfo } from "signbit";
-import { describeReading, SpeedClock } from "./answer-figures.js";
+import { Answer } from "./answer.js";
 import { readChatFile } from "./chat-file.js";
 import { ChatSessions } from "./chat-sessions.js";
 import { ChatStore } from "./chat-store.js";
 import { ChatView, type AnswerView } from "./chat-view.js";
-import { emptyChat, isSameModel, titleOf, type Chat, type ChatInfo } from "./chat.js";
+import { emptyChat, isSameConversation, isSameModel, titleOf, type Chat, type ChatInfo } from "./chat.js";
 import { ChatsPanel } from "./chats-panel.js";
 import { byId, element } from "./dom.js";
 import { LoadingView } from "./loading-view.js";
@@ -53,7 +53,7 @@ const storageNotice = new StorageNoticeView(() => picker.open());
 const settings = new SettingsPanel(() => void restart());
 const hint = new ModelHint();
 const store = new ChatStore((id) => void followOtherTab(id));
-const sessions = new ChatSessions(() => engine);
+const sessions = new ChatSessions(() => engine, store);
 const panel = new ChatsPanel({
   list: () => store.list(),
   isKeeping: () => store.isKeeping,
@@ -66,6 +66,8 @@ const panel = new ChatsPanel({
 
 /** The chat on show. */
 let chat = emptyChat();
+/** Whether another tab has changed it since it was read. */
+let isStale = false;
 /** Chats that must not be kept again, such as by an answer that ends late. */
 const deleted = new Set<string>();
 let engine: Engine | undefined;
@@ -324,10 +326,11 @@ async function put(question: string): Promise<void> {
 }
 
 function showQuestion(question: string, index: number): void {
-  view.addUser(question, (changed) => {
+  const replace = (changed: string): void => {
     chat.messages.length = index;
     void put(changed);
-  });
+  };
+  view.addUser(question, replace, () => void catchUp());
 }
 
 /** Answers the last question. */
@@ -346,17 +349,8 @@ async function answer(): Promise<void> {
   void keep(held);
   const { maxTokens, contextEnd } = settings.values;
   const turn = showAnswer();
-  const index = held.messages.length;
-  let content = "";
-  let reasoning = "";
-  let figures = "";
-  let reading = "";
-  let isFull = false;
+  const given = new Answer(held, turn);
   let keptAt = performance.now();
-  const record = (): void => {
-    held.messages[index] = { role: "assistant", content, ...(reasoning === "" ? {} : { reasoning_content: reasoning }) };
-  };
-  const clock = new SpeedClock();
   try {
     const stream = await engine.chat.completions.create({
       messages: withSystemPrompt(held.messages),
@@ -368,42 +362,29 @@ async function answer(): Promise<void> {
       ...(contextEnd === "roll" ? { context_end: "roll", pin_tokens: "system" } : {}),
       ...(model.has_thinking ? { enable_thinking: thinking.checked } : {}),
     });
-    for await (const { choices, usage, reuse } of stream) {
-      const [{ delta, finish_reason }] = choices;
+    for await (const chunk of stream) {
       if (loading === undefined) {
         loadingView.hide();
       }
-      if (delta.reasoning_content !== undefined) {
-        reasoning += delta.reasoning_content;
-        turn.appendReasoning(delta.reasoning_content);
-      }
-      if (delta.content !== undefined) {
-        content += delta.content;
-        turn.appendContent(delta.content);
-      }
-      figures = clock.figures(usage.completion_tokens);
-      reading = `, ${describeReading(reuse)}`;
+      given.add(chunk, maxTokens);
       if (answering === controller) {
-        status.showStatus(figures);
+        status.showStatus(given.figures);
       }
-      if (finish_reason === "length") {
-        isFull = usage.completion_tokens < maxTokens;
-        figures = `${figures}, ended at the ${isFull ? "end of the context" : "longest allowed length"}`;
-      }
-      if (content !== "" && performance.now() - keptAt > KEEP_INTERVAL_MS) {
-        keptAt = performance.now();
-        record();
-        void write(held, false);
+      if (given.content !== "" && performance.now() - keptAt > KEEP_INTERVAL_MS) {
+        // The next time counts from when it is written, however long that takes.
+        keptAt = Infinity;
+        given.record();
+        void write(held, false).then(() => (keptAt = performance.now()));
       }
     }
-    turn.finish(`${figures}${reading}`);
-    if (isFull) {
+    given.finish();
+    if (given.isFull) {
       turn.offer("The model's context is full: it can see no more text at once.", fullActions(turn));
     }
-    status.announce(content === "" ? "The answer is empty." : content);
+    status.announce(given.content === "" ? "The answer is empty." : given.content);
   } catch (error) {
     if (wasAborted(controller, error)) {
-      turn.finish(figures === "" ? "Stopped" : `${figures}, stopped${reading}`);
+      given.stop();
       if (answering === controller && loading === undefined) {
         status.announce("Stopped");
       }
@@ -412,10 +393,8 @@ async function answer(): Promise<void> {
       turn.fail(error, isTooLong ? fullActions(turn) : [{ label: "Try again", run: () => void regenerate(turn.element) }]);
     }
   } finally {
-    if (content !== "") {
-      record();
-    }
-    void keep(held);
+    given.record();
+    void keep(held).then(catchUp);
     if (answering === controller) {
       answering = undefined;
       status.showStatus("");
@@ -469,8 +448,16 @@ async function keep(changed: Chat): Promise<void> {
 }
 
 async function write(changed: Chat, tells: boolean): Promise<void> {
-  if (!deleted.has(changed.id)) {
-    await store.write(changed, tells);
+  const { id } = changed;
+  if (deleted.has(id)) {
+    return;
+  }
+  await store.write(changed, tells);
+  if (changed === chat && changed.id !== id) {
+    isStale = false;
+    rememberShown(chat.id);
+    panel.setCurrent(chat.id);
+    status.announce("Another tab has gone on with this chat as well. Here it is a chat of its own now.");
   }
 }
 
@@ -501,6 +488,7 @@ async function openChat({ id, title }: ChatInfo): Promise<string> {
 function show(next: Chat): void {
   answering?.abort();
   chat = next;
+  isStale = false;
   rememberShown(chat.id);
   view.clear();
   status.hideFailure();
@@ -549,10 +537,25 @@ function isOfOtherModel(): boolean {
 /** Another tab has changed a chat: what is on show here is not to be older. */
 async function followOtherTab(id: string): Promise<void> {
   panel.refresh();
+  if (id === chat.id) {
+    isStale = true;
+    await catchUp();
+  }
+}
+
+/** Shows what another tab has made of the chat on show, when nothing is being written in it here. */
+async function catchUp(): Promise<void> {
   const shown = chat;
-  const changed = id === shown.id ? await store.read(id) : undefined;
-  if (changed !== undefined && chat === shown && answering === undefined && !view.isEditing) {
-    show(changed);
+  const isFree = (): boolean => chat === shown && answering === undefined && !view.isEditing;
+  if (!isStale || !isFree()) {
+    return;
+  }
+  const changed = await store.read(shown.id);
+  if (isFree()) {
+    isStale = false;
+    if (changed !== undefined && !isSameConversation(changed.messages, shown.messages)) {
+      show(changed);
+    }
   }
 }
 

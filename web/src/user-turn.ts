@@ -6,6 +6,8 @@ export interface UserTurnOptions {
   readonly canSend: () => boolean;
   /** Receives what the question is to be instead. */
   readonly onEdit: (text: string) => void;
+  /** Is called when the editor has closed without that. */
+  readonly onCancel: () => void;
 }
 
 export class UserTurn {
@@ -41,6 +43,7 @@ export class UserTurn {
     const leave = (): void => {
       this.#close();
       this.#edit.focus();
+      this.#options.onCancel();
     };
     cancel.addEventListener("click", leave);
     editor.addEventListener("keydown", (event) => {

@@ -83,9 +83,6 @@ export async function packArchive(manifest: SnapshotManifest, data: unknown, sou
  * archive of a session, and with `invalid_request` where it is no file.
  */
 export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
-  if (!((file as unknown) instanceof Blob)) {
-    throw new EngineError("invalid_request", { detail: "the file of a session has to be a Blob" });
-  }
   const files = new Map<string, Blob>();
   for await (const [name, content] of entriesOf(file)) {
     if (name !== MANIFEST && name !== DATA && !(name.startsWith(CHUNKS) && isDigest(name.slice(CHUNKS.length)))) {
@@ -115,11 +112,17 @@ export async function unpackArchive(file: Blob): Promise<UnpackedArchive> {
 }
 
 /**
- * What the page keeps with the session in a file, which is undefined where there is nothing. Needs no engine; rejects as
- * `unpackArchive` does.
+ * What the page keeps with the session in a file, which is undefined where there is nothing. Needs no engine, nor a
+ * session that is whole: rejects with `snapshot_corrupt` where the file is no archive as far as to the data, or where the
+ * data is not JSON.
  */
 export async function readSessionData(file: Blob): Promise<unknown> {
-  return (await unpackArchive(file)).data;
+  for await (const [name, content] of entriesOf(file)) {
+    if (name === DATA) {
+      return readJson(new Map([[name, content]]), name);
+    }
+  }
+  return undefined;
 }
 
 /** A file of the archive: header, content, and zeros up to a whole block. */
@@ -152,6 +155,9 @@ function checksum(block: Uint8Array): number {
 
 /** The files of an archive up to its end mark, each with its plain name. */
 async function* entriesOf(file: Blob): AsyncGenerator<readonly [name: string, content: Blob]> {
+  if (!((file as unknown) instanceof Blob)) {
+    throw new EngineError("invalid_request", { detail: "the file of a session has to be a Blob" });
+  }
   let offset = 0;
   let window: { readonly from: number; readonly bytes: Uint8Array } = { from: 0, bytes: new Uint8Array() };
   for (let count = 0; count <= MAX_ENTRIES; count += 1) {
