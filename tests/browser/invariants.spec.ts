@@ -19,11 +19,11 @@ for (const fixture of ["qwen3-q1_0", "qwen35-mixed"]) {
   });
 }
 
-for (const [fixture, options] of [
-  ["qwen3-q1_0", { temperature: 1, seed: 7 }],
-  ["qwen35-mixed", { temperature: 0 }],
+for (const [fixture, options, tag] of [
+  ["qwen3-q1_0", { temperature: 1, seed: 7 }, " @page"],
+  ["qwen35-mixed", { temperature: 0 }, ""],
 ] as const) {
-  test(`${fixture}: a restored session goes on as if it had never been interrupted`, async ({ page, backend }) => {
+  test(`${fixture}: a restored session goes on as if it had never been interrupted${tag}`, async ({ page, backend }) => {
     test.setTimeout(400_000);
     await openHarness(page);
     const result = await page.evaluate(

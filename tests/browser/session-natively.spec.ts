@@ -4,8 +4,8 @@ import { execFileSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { expect, openHarness, test } from "./test.js";
 
-/** The same features as the tests of the whole workspace have, whose build is used again. */
-const BUILD = ["build", "--locked", "--quiet", "--workspace", "--bins"];
+/** With the tests of the whole workspace the tool is built as well, and that is done only once. */
+const BUILD = ["test", "--locked", "--quiet", "--workspace", "--no-run"];
 const TOKENS = 64;
 
 /** What the tool says of a session that it has restored. */

@@ -11,11 +11,6 @@ const KINDS = [
   { model: HYBRID, kv_cache: "f32" },
   { model: HYBRID, kv_cache: "kivi" },
 ] as const;
-/** With a graphics device in software as well: a test whose name has no tag runs on both. */
-function tag(model: string, kv_cache: string): string {
-  return model === HYBRID && kv_cache === "kivi" ? "" : " @page";
-}
-
 const GREEDY = { temperature: 0 };
 /** Drawn, and with everything that looks back at earlier tokens. */
 const DRAWN = { temperature: 0.9, seed: 11, repetition_penalty: 1.1, frequency_penalty: 0.2, dry_multiplier: 0.5 };
@@ -199,7 +194,7 @@ test("what can neither stay in memory nor be saved is told of, and answers go on
 
 for (const { model, kv_cache } of KINDS) {
   for (const [way, sampling] of [["greedy", GREEDY], ["drawn", DRAWN]] as const) {
-    test(`a ${way} answer of ${model} with the ${kv_cache} cache goes on in another page as in the first${tag(model, kv_cache)}`, async ({
+    test(`a ${way} answer of ${model} with the ${kv_cache} cache goes on in another page as in the first @page`, async ({
       persistentContext,
       backend,
     }) => {
@@ -279,7 +274,7 @@ test("a chat that was saved by itself is found without being opened @page", asyn
 });
 
 for (const { model, kv_cache } of KINDS) {
-  test(`a snapshot of ${model} with the ${kv_cache} cache may come back in any order${tag(model, kv_cache)}`, async ({ page, backend }) => {
+  test(`a snapshot of ${model} with the ${kv_cache} cache may come back in any order @page`, async ({ page, backend }) => {
     await openHarness(page);
     const { expected, answers, chunks, seed } = await page.evaluate(
       async ({ backend, model, kv_cache, sessions, count }) => {
