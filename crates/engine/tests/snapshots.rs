@@ -410,3 +410,22 @@ fn what_was_read_ahead_is_not_read_twice() {
         }
     }
 }
+
+/// What is known of a chunk holds for what it has become, also where a session was cut back and has grown to the
+/// same length with other tokens.
+#[test]
+fn a_chunk_that_has_become_another_has_another_digest() {
+    for (name, kind) in all() {
+        let mut engine = load_kind(cpu(), name, kind, 512);
+        let ids = random_ids(&engine, 101, 450);
+        greedy(&mut engine, &ids[..300], 1);
+        let before = snapshot(&mut engine).manifest;
+        greedy(&mut engine, &[&ids[..150], &ids[300..]].concat(), 1);
+        let known = engine.snapshot(CHUNK_BYTES).unwrap();
+        let whole = snapshot(&mut engine).manifest;
+        assert_ne!(whole.chunks.last(), before.chunks.last(), "{name} {kind}");
+        for (known, whole) in known.chunks.iter().zip(&whole.chunks) {
+            assert!(known.digest.is_none() || known == whole, "{name} {kind}: {known:?}");
+        }
+    }
+}
