@@ -619,7 +619,6 @@ impl Engine {
             false => Want::Token(generation.choice),
         };
         if end == len && generation.n_rolled > 0 && generation.choice != Choice::Greedy {
-            generation.n_read = end;
             let resident = self.resident.as_ref().ok_or_else(no_model)?;
             write_sampling(&mut self.device, resident, generation)?;
         }
